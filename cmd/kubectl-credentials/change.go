@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+)
+
+const ownTime = "It is stored; the application's engine applies it in its own time"
+
+// changeFlags are what mint and revoke have in common.
+type changeFlags struct {
+	id       string
+	revision int64
+	dryRun   string
+}
+
+func (f *changeFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.id, "if-id", "", "Only if this is the id of the newest operation, as history and mint show it. What scripts should use.")
+	cmd.Flags().Int64Var(&f.revision, "if-revision", 0, "Only if this is the revision of the newest operation; 0: only if the account has no password yet.")
+	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", `"server": have everything checked, change nothing and print nothing on standard output.`)
+}
+
+// call is what the flags ask for. An empty --if-id is a script's unset variable, and must not mean "whatever it is".
+func (f *changeFlags) call(cmd *cobra.Command, subresource, argument string) (call, *v1alpha1.Preconditions, error) {
+	a := call{credential: credentialName(argument), subresource: subresource, dryRun: f.dryRun == "server"}
+	var p v1alpha1.Preconditions
+	if cmd.Flags().Changed("if-id") {
+		if f.id == "" {
+			return a, nil, usage("--if-id is empty")
+		}
+		p.ID, a.conditional = &f.id, true
+	}
+	if cmd.Flags().Changed("if-revision") {
+		if f.revision < 0 {
+			return a, nil, usage("--if-revision is %d, and no revision is below 0", f.revision)
+		}
+		p.Revision, a.conditional = &f.revision, true
+	}
+	if f.dryRun != "none" && f.dryRun != "server" {
+		return a, nil, usage("--dry-run is %q: it is server or none, for nothing but the server can tell", f.dryRun)
+	}
+	if !a.conditional {
+		return a, nil, nil
+	}
+	return a, &p, nil
+}
+
+func newMint(c *connection) *cobra.Command {
+	var flags changeFlags
+	cmd := &cobra.Command{
+		Use:   "mint NAME",
+		Short: "Make a new password and show it, once",
+		Long: `Make a new password for a credential. The password and a line break are all that goes to standard output; everything
+else goes to standard error. It is shown this once and kept nowhere: whoever loses it mints again.
+
+The new password is stored when the command returns. The application's engine applies it in its own time, and until then
+the one before is valid. The request is sent once: when it is not known whether it took effect, the exit code is 6 and
+the credential's history will tell.`,
+		Example: `  kubectl credentials mint postgres-orders.app
+  PGPASSWORD=$(kubectl credentials mint postgres-orders.app) psql -h … -U app
+  kubectl credentials mint postgres-orders.app --if-id 5f2b6c0e9d7a41b8a3c4d5e6f7081920
+  kubectl credentials mint postgres-orders.app --dry-run=server`,
+		Args:              oneName,
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, preconditions, err := flags.call(cmd, v1alpha1.MintSubresource, args[0])
+			if err != nil {
+				return err
+			}
+			client, err := c.open()
+			if err != nil {
+				return err
+			}
+			a.namespace = client.namespace
+			answer, err := client.change(cmd.Context(), a, v1alpha1.CredentialMintKind, preconditions)
+			if err != nil {
+				return err
+			}
+			return showMint(c.terminal, a, answer)
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func showMint(t terminal, a call, answer v1alpha1.MintStatus) error {
+	if a.dryRun {
+		sayDryRun(t, a, "a new password would be made and shown", answer)
+		return nil
+	}
+	if answer.Password == "" {
+		return other(a.unknown(), "the server answered without a password")
+	}
+	if _, err := fmt.Fprintln(t.out, answer.Password); err != nil {
+		return other("It is stored and shown to nobody: mint again.", "writing the password on standard output: %w", err)
+	}
+	fmt.Fprintf(t.err, "A new password for user %s of %s in %s, shown this once.\n", name(answer.Username), name(a.credential), name(a.namespace))
+	sayOperation(t, a, answer)
+	fmt.Fprintf(t.err, "%s, and until then the one before is valid.\n", ownTime)
+	return nil
+}
+
+func newRevoke(c *connection) *cobra.Command {
+	var flags changeFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "revoke NAME",
+		Short: "Replace the password by one that nobody knows",
+		Long: `Replace the password of a credential by one that nobody knows. Standard output stays empty. Without a terminal to
+ask on, --yes is needed.
+
+The replacement is stored when the command returns. The application's engine applies it in its own time, and until then
+the password before is valid; connections that are open may stay open. To let somebody in again, mint.`,
+		Example: `  kubectl credentials revoke postgres-orders.app
+  kubectl credentials revoke postgres-orders.app --yes --if-revision 4
+  kubectl credentials revoke postgres-orders.app --dry-run=server`,
+		Args:              oneName,
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, preconditions, err := flags.call(cmd, v1alpha1.RevokeSubresource, args[0])
+			if err != nil {
+				return err
+			}
+			client, err := c.open()
+			if err != nil {
+				return err
+			}
+			a.namespace = client.namespace
+			if !yes && !a.dryRun {
+				if err := confirm(cmd.Context(), c.terminal, a); err != nil {
+					return err
+				}
+			}
+			answer, err := client.change(cmd.Context(), a, v1alpha1.CredentialRevokeKind, preconditions)
+			if err != nil {
+				return err
+			}
+			return showRevoke(c.terminal, a, answer)
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask.")
+	return cmd
+}
+
+func showRevoke(t terminal, a call, answer v1alpha1.MintStatus) error {
+	if a.dryRun {
+		sayDryRun(t, a, "the password would be replaced by one that nobody knows", answer)
+		return nil
+	}
+	if answer.ID == "" {
+		return other(a.unknown(), "the server answered without saying what it did")
+	}
+	fmt.Fprintf(t.err, "The password of user %s of %s in %s is replaced by one that nobody knows.\n", name(answer.Username), name(a.credential), name(a.namespace))
+	sayOperation(t, a, answer)
+	fmt.Fprintf(t.err, "%s: until then the password before is valid, and connections that are open may stay open.\n", ownTime)
+	return nil
+}
+
+// confirm asks on the terminal, and gives up when the context ends.
+func confirm(ctx context.Context, t terminal, a call) error {
+	if !t.interactive {
+		return usage("there is no terminal to ask on: give --yes to revoke %s without being asked", name(a.credential))
+	}
+	fmt.Fprintf(t.err, "Revoke the password of %s in %s? Whoever uses it will be locked out. [y/N] ", name(a.credential), name(a.namespace))
+	answered := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(t.in).ReadString('\n') // the end of the input is no "yes"
+		answered <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case answer := <-answered:
+		if answer == "y" || answer == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(t.err)
+	}
+	return other("", "not confirmed, nothing was revoked")
+}
+
+// change asks for a mint or revoke. The answer to a revoke is that to a mint without a password.
+func (c *client) change(ctx context.Context, a call, kind string, preconditions *v1alpha1.Preconditions) (v1alpha1.MintStatus, error) {
+	var asked request
+	asked.APIVersion, asked.Kind = v1alpha1.SchemeGroupVersion.String(), kind
+	asked.Spec.Preconditions = preconditions
+	body, err := json.Marshal(asked)
+	if err != nil {
+		return v1alpha1.MintStatus{}, fmt.Errorf("encoding the request: %w", err)
+	}
+	var answer v1alpha1.CredentialMint
+	if err := c.post(ctx, a, body, &answer); err != nil {
+		return v1alpha1.MintStatus{}, err
+	}
+	return answer.Status, nil
+}
+
+// A request is a CredentialMint or CredentialRevoke without what the server fills in.
+type request struct {
+	metav1.TypeMeta `json:",inline"`
+	Spec            v1alpha1.MintSpec `json:"spec"`
+}
+
+func sayDryRun(t terminal, a call, would string, answer v1alpha1.MintStatus) {
+	fmt.Fprintf(t.err, "Dry run: for user %s of %s in %s %s", name(answer.Username), name(a.credential), name(a.namespace), would)
+	if answer.Revision > 0 {
+		fmt.Fprintf(t.err, ", as revision %d", answer.Revision)
+	}
+	fmt.Fprintln(t.err, ". Nothing was changed.")
+}
+
+func sayOperation(t terminal, a call, answer v1alpha1.MintStatus) {
+	fmt.Fprintf(t.err, "Revision %d at %s. Only if nothing happens in between, next time: --if-id %s\n", answer.Revision, exact(answer.At), name(answer.ID))
+	fmt.Fprintf(t.err, "Who asked, by the audit log: %s\n", a.history())
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/json"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+)
+
+// readRetries is how often a read is repeated while the server asks for it by Retry-After. A mint or revoke is sent
+// once: a 503 does not say that nothing was stored, a repeat under --if-id would then collide with itself, and every
+// mint is an entry of the history and work for the engine's operator. The exit code tells a script to repeat.
+const readRetries = 3
+
+// completionTimeout is how long a shell waits for names.
+const completionTimeout = 3 * time.Second
+
+// A connection is the way from the command line's flags to the API server.
+type connection struct {
+	flags    *genericclioptions.ConfigFlags
+	terminal terminal
+}
+
+// open returns a client and the namespace that flags and kubeconfig name.
+func (c *connection) open() (*client, error) {
+	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, other("", "reading the kubeconfig: %w", err)
+	}
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, other("", "reading the kubeconfig: %w", err)
+	}
+	config.APIPath = "/apis"
+	config.GroupVersion = &v1alpha1.SchemeGroupVersion
+	config.ContentType = runtime.ContentTypeJSON
+	config.AcceptContentTypes = runtime.ContentTypeJSON
+	config.NegotiatedSerializer = statusCodec()
+	config.WarningHandler = warnings{c.terminal}
+	r, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, other("", "preparing the connection: %w", err)
+	}
+	return &client{rest: r, namespace: namespace}, nil
+}
+
+// statusCodec decodes the errors of API servers, which is all that is decoded by the client library.
+func statusCodec() runtime.NegotiatedSerializer {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
+}
+
+// warnings prints what the server puts into Warning headers.
+type warnings struct{ terminal terminal }
+
+func (w warnings) HandleWarningHeader(code int, _, text string) {
+	if code == 299 && text != "" {
+		fmt.Fprintf(w.terminal.err, "Warning: %s\n", escape(text))
+	}
+}
+
+// A client speaks to the credentials of one namespace. Its errors are failures.
+type client struct {
+	rest      rest.Interface
+	namespace string
+}
+
+// list returns the body of the list in the media type asked for.
+func (c *client) list(ctx context.Context, accept string) ([]byte, error) {
+	request := c.rest.Get().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).SetHeader("Accept", accept).MaxRetries(readRetries)
+	if accept == acceptTable {
+		request.Param("includeObject", string(metav1.IncludeNone))
+	}
+	return c.answer(ctx, request, call{namespace: c.namespace})
+}
+
+// get returns the body of one credential.
+func (c *client) get(ctx context.Context, credential string) ([]byte, error) {
+	request := c.rest.Get().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).Name(credential).MaxRetries(readRetries)
+	return c.answer(ctx, request, call{namespace: c.namespace, credential: credential})
+}
+
+// post sends the body of a mint or revoke, once, and decodes the answer.
+func (c *client) post(ctx context.Context, a call, body []byte, answer any) error {
+	request := c.rest.Post().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).Name(a.credential).SubResource(a.subresource).
+		Param("fieldValidation", metav1.FieldValidationStrict).Body(body).MaxRetries(0)
+	if a.dryRun {
+		request.Param("dryRun", metav1.DryRunAll)
+	}
+	text, err := c.answer(ctx, request, a)
+	if err != nil {
+		return err
+	}
+	if json.UnmarshalCaseSensitivePreserveInts(text, answer) != nil {
+		// The error may quote what it could not read, and that may be the password.
+		return other(a.unknown(), "the server's answer could not be read")
+	}
+	return nil
+}
+
+func (c *client) answer(ctx context.Context, request *rest.Request, a call) ([]byte, error) {
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil {
+		f := a.failed(err)
+		if f.code == exitNotFound && a.credential != "" && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+			f.hint = c.suggest(ctx, a.credential) + f.hint
+		}
+		return nil, f
+	}
+	text, _ := result.Raw()
+	return text, nil
+}
+
+// suggest names the credential that was probably meant, if there is one and the caller may list.
+func (c *client) suggest(ctx context.Context, given string) string {
+	names, err := c.names(ctx)
+	if err != nil {
+		return ""
+	}
+	if near, ok := nearest(given, names); ok {
+		return fmt.Sprintf("Did you mean %s? ", name(near))
+	}
+	return ""
+}
+
+func (c *client) names(ctx context.Context) ([]string, error) {
+	text, err := c.list(ctx, runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []metav1.PartialObjectMetadata `json:"items"`
+	}
+	if err := json.UnmarshalCaseSensitivePreserveInts(text, &list); err != nil {
+		return nil, fmt.Errorf("decoding the list of credentials: %w", err)
+	}
+	var names []string
+	for _, item := range list.Items {
+		names = append(names, item.Name)
+	}
+	return names, nil
+}
+
+// complete offers the names of the namespace's credentials to a shell.
+func (c *connection) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	client, err := c.open()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	names, err := client.names(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return slices.DeleteFunc(names, func(n string) bool {
+		return !strings.HasPrefix(n, begun) || name(n) != n
+	}), cobra.ShellCompDirectiveNoFileComp
+}
+
+// oneName reads the argument NAME, which may also be what `list -o name` printed.
+func oneName(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usage("one NAME of a credential is needed, not %d", len(args))
+	}
+	n := credentialName(args[0])
+	if problems := rest.IsValidPathSegmentName(n); n == "" || len(problems) > 0 {
+		return usage("%q is not the name of a credential %s", args[0], strings.Join(problems, ", "))
+	}
+	return nil
+}
+
+func credentialName(argument string) string {
+	kind, n, found := strings.Cut(argument, "/")
+	kind = strings.TrimSuffix(kind, "."+v1alpha1.GroupName)
+	if found && (kind == "credential" || kind == v1alpha1.CredentialResource) {
+		return n
+	}
+	return argument
+}
+
+// nearest returns the name at the smallest edit distance, if it is small for the length of the name.
+func nearest(given string, names []string) (string, bool) {
+	best, least := "", max(2, len(given)/4)+1
+	for _, n := range names {
+		if d := distance(given, n); d < least {
+			best, least = n, d
+		}
+	}
+	return best, best != ""
+}
+
+// distance is the number of bytes to insert, delete or replace that make a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/json"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+)
+
+func newHistory(c *connection) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "history NAME",
+		Short: "Show who changed a password, newest first",
+		Long: `Show the newest operations on a credential, newest first, at most ten: what was done comes from the account's own
+ledger, and who asked for it from the cluster's audit log (BY; THROUGH is who really logged in, if it was on behalf of
+another). Where the two disagree there is a finding, and it is told in plain words.
+
+With -o json or yaml the whole credential is printed: the operations stand in .status.history, newest first.`,
+		Example: `  kubectl credentials history postgres-orders.app
+  kubectl credentials history postgres-orders.app -o json | jq -r '.status.history[0].id'`,
+		Args:              oneName,
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" && output != "yaml" {
+				return usage("there is no output format %q: it is json or yaml", output)
+			}
+			client, err := c.open()
+			if err != nil {
+				return err
+			}
+			return client.history(cmd.Context(), c.terminal, credentialName(args[0]), output)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "Output format: json or yaml; for people if absent.")
+	return cmd
+}
+
+func (c *client) history(ctx context.Context, t terminal, credential, output string) error {
+	text, err := c.get(ctx, credential)
+	if err != nil {
+		return err
+	}
+	if output != "" {
+		return printObject(t.out, text, output)
+	}
+	var answer v1alpha1.Credential
+	if err := json.UnmarshalCaseSensitivePreserveInts(text, &answer); err != nil {
+		return other("", "the server's answer is not a credential: %w", err)
+	}
+	_, err = io.WriteString(t.out, describe(answer, t.now()))
+	return written(err)
+}
+
+// describe is a credential's history for people.
+func describe(c v1alpha1.Credential, now time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s in %s: user %s of %s %s, stored as %s\n", name(c.Name), name(c.Namespace), name(c.Spec.Username),
+		name(c.Spec.Application.Kind), name(c.Spec.Application.Name), name(c.Spec.Format))
+	fmt.Fprintf(&b, "%s\n\n", origin(c.Status.Password.Origin))
+	if len(c.Status.History) == 0 {
+		b.WriteString("There is no operation on record.\n")
+	} else {
+		operations(&b, c.Status.History, now)
+	}
+	for _, note := range notes(c.Status.History) {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
+	findings(&b, c.Status.Findings)
+	return b.String()
+}
+
+func origin(o string) string {
+	switch o {
+	case v1alpha1.OriginNotIssued:
+		return "Nobody has ever seen its password: mint to get one."
+	case v1alpha1.OriginMigrated:
+		return "Its password was taken over from where the platform kept it before."
+	case v1alpha1.OriginMinted:
+		return "Its password was minted, and shown once to whoever asked."
+	case v1alpha1.OriginRevoked:
+		return "Its password was revoked, and nobody knows the one in its place: mint to get one."
+	default:
+		return "Origin of its password: " + name(o) + "."
+	}
+}
+
+func operations(b *strings.Builder, history []v1alpha1.Operation, now time.Time) {
+	w := printers.GetNewTabWriter(b)
+	fmt.Fprintln(w, "REVISION\tOPERATION\tAGE\tAT\tBY\tTHROUGH\tATTRIBUTION\tRESPONSE\tID")
+	for _, o := range history {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, name(o.Operation), age(now, o.At), exact(o.At),
+			name(o.By), name(o.ImpersonatedBy), name(o.Attribution), name(o.Response), name(o.ID))
+	}
+	w.Flush()
+}
+
+// notes tell what a word in the history means for whoever reads it.
+func notes(history []v1alpha1.Operation) []string {
+	var notes []string
+	add := func(applies func(v1alpha1.Operation) bool, note string) {
+		var revisions []string
+		for _, o := range history {
+			if applies(o) {
+				revisions = append(revisions, fmt.Sprint(o.Revision))
+			}
+		}
+		if len(revisions) > 0 {
+			notes = append(notes, note+" Revision "+strings.Join(revisions, ", ")+".")
+		}
+	}
+	attribution := func(a string) func(v1alpha1.Operation) bool {
+		return func(o v1alpha1.Operation) bool { return o.Attribution == a }
+	}
+	add(attribution(v1alpha1.AttributionPending), "Pending: the audit log's event has not arrived; ask again in a moment.")
+	add(attribution(v1alpha1.AttributionExpired), "Expired: it was attributed once, and what was retained of it is gone; the archive may still know.")
+	add(func(o v1alpha1.Operation) bool { return o.Response == v1alpha1.ResponseUnknown },
+		"Response Unknown: the password was changed and the answer may have reached nobody; if nobody has it, mint again.")
+	return notes
+}
+
+func findings(b *strings.Builder, found []v1alpha1.Finding) {
+	if len(found) == 0 {
+		b.WriteString("\nNo findings: the account's ledger and the audit log agree.\n")
+		return
+	}
+	b.WriteString("\nFindings, where the account's ledger and the audit log disagree:\n")
+	for _, f := range found {
+		fmt.Fprintf(b, "  %s", name(f.Type))
+		if f.Revision > 0 {
+			fmt.Fprintf(b, ", revision %d", f.Revision)
+		}
+		fmt.Fprintf(b, ": %s\n", escape(f.Message))
+		if meaning := meanings[f.Type]; meaning != "" {
+			fmt.Fprintf(b, "    %s\n", meaning)
+		}
+	}
+}
+
+// meanings say what a finding means and what to do, by its type.
+var meanings = map[string]string{
+	"Unattributed": "The password was changed and the audit log does not say by whom: the change went around the log, or the log lost it. Tell the platform's administrators.",
+	"Mismatch":     "The audit log has this operation under the name of somebody else than the one who was let in. Nobody is named; tell the platform's administrators.",
+	"Conflict":     "The audit log says two things of this operation. What it contradicts itself in is not shown; tell the platform's administrators.",
+	"Skewed":       "Everything agrees but the time: the clocks of the servers are apart, or an old event was played again.",
+	"Uncommitted":  "The audit log reports a success of which the account has no record. Somebody may hold a password that does not work, or the record was put back; if in doubt, mint again.",
+	"OutOfBand":    "The password in store is not the one that the newest operation wrote: somebody wrote the Secret itself. Mint again to put an end to it.",
+	"Restored":     "The account's Secret was deleted and put back with its old contents, as from a backup: an older password may be valid again. Mint again if in doubt.",
+	"BrokenLedger": "The account's record of its operations cannot be read: somebody wrote into it. Minting or revoking repairs it.",
+	"Gap":          "Part of the audit log is known to be missing there, which may be why the operation has no name.",
+}
