@@ -1,0 +1,47 @@
+package stream
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	published   *prometheus.CounterVec
+	full        prometheus.Counter
+	tooLarge    prometheus.Counter
+	failed      prometheus.Counter
+	recreated   *prometheus.CounterVec
+	undecodable *prometheus.CounterVec
+	stalled     *prometheus.CounterVec
+	pending     *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "mintlog_stream_" + name, Help: help})
+	}
+	vector := func(name, label, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mintlog_stream_" + name, Help: help}, []string{label})
+	}
+	m := &metrics{
+		published:   vector("published_total", "stream", "Events that a stream acknowledged, duplicates included."),
+		full:        counter("full_total", "Events that a full stream refused; the publisher holds them back and repeats."),
+		tooLarge:    counter("too_large_total", "Events refused before sending because they are larger than a message may be."),
+		failed:      counter("publish_failed_total", "Events that were not acknowledged, for reasons other than a full stream."),
+		recreated:   vector("recreated_total", "object", "Streams, consumers and buckets found missing and created again: what they held may be lost."),
+		undecodable: vector("undecodable_total", "consumer", "Messages set aside because they are no event."),
+		stalled:     vector("stalled_total", "consumer", "Times that messages waited and a consumer delivered none, and was reset."),
+		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mintlog_stream_pending", Help: "Messages that a consumer has not acknowledged yet.",
+		}, []string{"consumer"}),
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	var err error
+	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending} {
+		err = errors.Join(err, registerer.Register(c))
+	}
+	return m, err
+}

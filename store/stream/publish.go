@@ -1,0 +1,214 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/mintlog/mintlog/store/event"
+)
+
+// ErrFull is returned by Publish when a stream that discards nothing has no room: hold the events back and repeat.
+var ErrFull = errors.New("stream is full")
+
+// ErrTooLarge is what a TooLargeError is.
+var ErrTooLarge = errors.New("event is larger than a message may be")
+
+// A TooLargeError names an event that can never be published. Nothing of the call was sent: repeat it without that one.
+type TooLargeError struct {
+	Index    int    // in the events passed to Publish
+	Identity string // the event's
+	Size     int64  // bytes of the message
+	Limit    int64  // bytes that the server takes
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("event %d (%s): %d bytes exceed the stream's limit of %d", e.Index, e.Identity, e.Size, e.Limit)
+}
+
+// Is makes errors.Is(err, ErrTooLarge) hold.
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
+
+// window is how many messages of one call to Publish are unacknowledged at a time.
+const window = 512
+
+// headerRoom is what a message's headers may take of the server's limit, in bytes.
+const headerRoom = 512
+
+// Error codes with which a server says that a message does not fit.
+const (
+	codeStoreFailed         jetstream.ErrorCode = 10077
+	codeInsufficientStorage jetstream.ErrorCode = 10047
+	codeResourcesExceeded   jetstream.ErrorCode = 10023
+)
+
+// Publish returns nil when every event is durably acknowledged by the stream it belongs to. After an error some may be
+// and some may not: repeat the call. An event that the stream already has within ten minutes is acknowledged and not
+// stored again.
+func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	messages, err := s.encode(list)
+	if err != nil {
+		return err
+	}
+	err = s.send(ctx, messages)
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		if ensureErr := s.ensure(ctx); ensureErr != nil {
+			return errors.Join(err, ensureErr)
+		}
+		err = s.send(ctx, messages)
+	}
+	return err
+}
+
+// A message is an event ready to be sent.
+type message struct {
+	kind     kind
+	identity string
+	subject  string
+	payload  []byte
+}
+
+func (s *Stream) encode(list []event.Event) ([]message, error) {
+	limit := s.conn.MaxPayload() - headerRoom
+	messages := make([]message, len(list))
+	for i := range list {
+		e := &list[i]
+		payload, err := json.Marshal(e)
+		if err != nil {
+			return nil, fmt.Errorf("encode event %d: %w", i, err)
+		}
+		m := message{kind: route(e), identity: e.Identity(), subject: subject(e), payload: payload}
+		if size := int64(len(payload) + len(m.subject)); size > limit {
+			s.metrics.tooLarge.Inc()
+			return nil, &TooLargeError{Index: i, Identity: m.identity, Size: size, Limit: limit}
+		}
+		messages[i] = m
+	}
+	return messages, nil
+}
+
+// send publishes with at most window messages unacknowledged, and waits for all of them. The error says what happened
+// to the first that failed; a full stream goes before other failures.
+func (s *Stream) send(ctx context.Context, messages []message) error {
+	var first error
+	note := func(err error) {
+		if first == nil || errors.Is(err, ErrFull) && !errors.Is(first, ErrFull) {
+			first = err
+		}
+	}
+	futures := make([]jetstream.PubAckFuture, len(messages))
+	sent := 0
+	for i := range messages {
+		for ; sent < len(messages) && sent < i+window && first == nil; sent++ {
+			future, err := s.start(&messages[sent])
+			if err != nil {
+				note(s.settle(&messages[sent], err))
+				break
+			}
+			futures[sent] = future
+		}
+		if futures[i] == nil {
+			break
+		}
+		if err := s.settle(&messages[i], await(ctx, futures[i])); err != nil {
+			note(err)
+		}
+	}
+	return first
+}
+
+func (s *Stream) start(m *message) (jetstream.PubAckFuture, error) {
+	return s.js.PublishMsgAsync(&nats.Msg{Subject: m.subject, Data: m.payload},
+		jetstream.WithMsgID(s.repeats.messageID(m.identity)), jetstream.WithExpectStream(streamNames[m.kind]),
+		jetstream.WithStallWait(requestTimeout))
+}
+
+func await(ctx context.Context, future jetstream.PubAckFuture) error {
+	select {
+	case <-future.Ok():
+		return nil
+	case err := <-future.Err():
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// settle counts what became of a message and gives its failure a type.
+func (s *Stream) settle(m *message, err error) error {
+	if err == nil {
+		s.repeats.settled(m.identity)
+		s.metrics.published.WithLabelValues(streamNames[m.kind]).Inc()
+		return nil
+	}
+	s.repeats.failed(m.identity, time.Now())
+	var api *jetstream.APIError
+	if errors.As(err, &api) && isFull(api) {
+		s.metrics.full.Inc()
+		return fmt.Errorf("publish to %s: %w: %w", streamNames[m.kind], ErrFull, err)
+	}
+	s.metrics.failed.Inc()
+	return fmt.Errorf("publish to %s: %w", streamNames[m.kind], err)
+}
+
+func isFull(err *jetstream.APIError) bool {
+	return err.ErrorCode == codeStoreFailed || err.ErrorCode == codeInsufficientStorage || err.ErrorCode == codeResourcesExceeded
+}
+
+// repeats remembers the events whose publish failed, and repeats each under another message id: a server may hold on to
+// the id of a message that it never stored, and would acknowledge the repetition as a duplicate. An event that was
+// stored after all is then stored twice, which readers have to bear anyway.
+type repeats struct {
+	mu       sync.Mutex
+	failures map[string]failure // by identity
+}
+
+type failure struct {
+	count int
+	last  time.Time
+}
+
+// maxRepeats is how many failed events are remembered. Beyond it, and after duplicateWindow, an event is repeated under
+// its first id.
+const maxRepeats = 1 << 16
+
+func (r *repeats) messageID(identity string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f, ok := r.failures[identity]; ok {
+		return fmt.Sprintf("%s.%d", identity, f.count)
+	}
+	return identity
+}
+
+func (r *repeats) failed(identity string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failures == nil {
+		r.failures = map[string]failure{}
+	}
+	if len(r.failures) >= maxRepeats {
+		maps.DeleteFunc(r.failures, func(_ string, f failure) bool { return now.Sub(f.last) > duplicateWindow })
+	}
+	if f, ok := r.failures[identity]; ok || len(r.failures) < maxRepeats {
+		r.failures[identity] = failure{count: f.count + 1, last: now}
+	}
+}
+
+func (r *repeats) settled(identity string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.failures, identity)
+}

@@ -1,0 +1,339 @@
+// Package stream keeps audit events durably between ingest and those who read them, in three JetStream streams: one for
+// events that can stand for an operation, which are never discarded silently; one for RequestReceived; one for refused
+// attempts, which cannot push out the others. A bucket beside them keeps the projector's evidence.
+//
+// The server is embedded in the process, or an external NATS by URL. An embedded server fsyncs every message before it
+// acknowledges it. An external one does so only if its own configuration says sync_interval: always.
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// ErrClosed is returned for what is asked of a Stream after Close.
+var ErrClosed = errors.New("stream is closed")
+
+// A kind is one of the three streams, as it stands in their subjects.
+type kind string
+
+const (
+	events   kind = "events"   // final stages that can stand for an operation, and writes of account Secrets
+	intents  kind = "intents"  // RequestReceived
+	attempts kind = "attempts" // refused requests and dry runs
+)
+
+var streamNames = map[kind]string{
+	events:   "MINTLOG_EVENTS",
+	intents:  "MINTLOG_INTENTS",
+	attempts: "MINTLOG_ATTEMPTS",
+}
+
+// A Consumer is a durable reader of one stream. What it has acknowledged it does not get again.
+type Consumer string
+
+const (
+	ProjectorEvents  Consumer = "projector-events"
+	ProjectorIntents Consumer = "projector-intents"
+	ArchiverEvents   Consumer = "archiver-events"
+	ArchiverIntents  Consumer = "archiver-intents"
+	ArchiverAttempts Consumer = "archiver-attempts"
+)
+
+var consumerKinds = map[Consumer]kind{
+	ProjectorEvents:  events,
+	ArchiverEvents:   events,
+	ProjectorIntents: intents,
+	ArchiverIntents:  intents,
+	ArchiverAttempts: attempts,
+}
+
+// Bounds of the streams and their consumers.
+const (
+	DefaultMaxBytes = 1 << 30   // of the stream of events
+	sideBytes       = 256 << 20 // of intents and of attempts, each
+	evidenceBytes   = 1 << 30
+	maxPayload      = 1 << 20 // of an embedded server's messages
+	intentsAge      = time.Hour
+	duplicateWindow = 10 * time.Minute
+	ackWait         = time.Minute
+	maxAckPending   = 20_000
+)
+
+const requestTimeout = 10 * time.Second
+
+// checkInterval is how often streams and consumers are looked after.
+const checkInterval = 15 * time.Second
+
+// Options say where the streams are.
+type Options struct {
+	URL             string // external NATS ("nats://…"); empty: embedded, listening nowhere
+	CredentialsFile string // external only, optional
+	Directory       string // of the embedded server's files; needed if URL is empty
+	MaxBytes        int64  // of the stream of events; 0: DefaultMaxBytes
+	Replicas        int    // of streams on an external cluster; 0: 1
+
+	Log        *slog.Logger          // nil: slog.Default()
+	Registerer prometheus.Registerer // nil: metrics are not registered
+}
+
+// A Stream publishes and consumes events. Its methods may be called concurrently.
+type Stream struct {
+	options  Options
+	log      *slog.Logger
+	metrics  *metrics
+	embedded *embedded // nil with an external server
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	repeats  repeats
+
+	created bool       // guarded by ensuring: streams and consumers have stood once
+	lookup  sync.Mutex // one ensure at a time
+
+	use    sync.RWMutex // held for reading by what Close has to wait for
+	closed bool         // guarded by use
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// Open connects to the server, or starts the embedded one, and creates or updates the streams, the durable consumers
+// and the bucket. It may be repeated by any number of processes; a directory takes one Stream at a time (ErrLocked).
+//
+// Every process ensures the consumers before it publishes: the stream of events keeps a message for those consumers
+// that exist when it arrives.
+func Open(ctx context.Context, o Options) (*Stream, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("register the stream's metrics: %w", err)
+	}
+	s := &Stream{options: o, log: o.Log, metrics: m}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.done.Go(func() { s.watch(background) })
+	return s, nil
+}
+
+func (s *Stream) open(ctx context.Context) error {
+	if err := s.connect(); err != nil {
+		return err
+	}
+	var err error
+	if s.js, err = jetstream.New(s.conn, jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	if err := s.ensure(ctx); err != nil {
+		return err
+	}
+	if s.embedded != nil {
+		return s.redeliver(ctx)
+	}
+	return nil
+}
+
+func (s *Stream) connect() error {
+	options := []nats.Option{
+		nats.Name("mintlog"),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(500 * time.Millisecond),
+		nats.ReconnectBufSize(-1), // a publish without a connection fails at once instead of waiting unseen
+		nats.PingInterval(10 * time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				s.log.Warn("connection to the stream lost", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { s.log.Info("connection to the stream is back") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Warn("stream connection", "error", err) }),
+	}
+	if s.options.URL == "" {
+		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+evidenceBytes, s.log)
+		if err != nil {
+			return err
+		}
+		s.embedded = e
+		options = append(options, nats.InProcessServer(e.server))
+	} else if s.options.CredentialsFile != "" {
+		options = append(options, nats.UserCredentials(s.options.CredentialsFile))
+	}
+	conn, err := nats.Connect(s.options.URL, options...)
+	if err != nil {
+		return fmt.Errorf("connect to the stream: %w", err)
+	}
+	s.conn = conn
+	return nil
+}
+
+// Close lets publishes under way finish, flushes acknowledgements, and stops the embedded server.
+func (s *Stream) Close() error {
+	s.use.Lock()
+	if s.closed {
+		s.use.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.use.Unlock()
+	s.stop()
+	s.done.Wait()
+	return s.release()
+}
+
+func (s *Stream) release() error {
+	var err error
+	if s.conn != nil {
+		if flushErr := s.conn.FlushTimeout(requestTimeout); flushErr != nil && s.conn.IsConnected() {
+			err = fmt.Errorf("flush the stream's connection: %w", flushErr)
+		}
+		s.conn.Close()
+	}
+	if s.embedded != nil {
+		err = errors.Join(err, s.embedded.stop())
+	}
+	return err
+}
+
+// enter holds off Close until leave is called.
+func (s *Stream) enter() (leave func(), err error) {
+	s.use.RLock()
+	if s.closed {
+		s.use.RUnlock()
+		return nil, ErrClosed
+	}
+	return s.use.RUnlock, nil
+}
+
+// ensure creates what is missing of streams, consumers and bucket, and brings the rest to this version's configuration.
+// What is missing after it stood once was lost: that is logged and counted.
+func (s *Stream) ensure(ctx context.Context) error {
+	s.lookup.Lock()
+	defer s.lookup.Unlock()
+	for _, c := range s.streamConfigs() {
+		if err := s.ensureStream(ctx, c); err != nil {
+			return err
+		}
+	}
+	for consumer := range consumerKinds {
+		if err := s.ensureConsumer(ctx, consumer); err != nil {
+			return err
+		}
+	}
+	if err := s.ensureEvidence(ctx); err != nil {
+		return err
+	}
+	s.created = true
+	return nil
+}
+
+func (s *Stream) streamConfigs() []jetstream.StreamConfig {
+	base := jetstream.StreamConfig{
+		Storage:    jetstream.FileStorage,
+		Replicas:   max(s.options.Replicas, 1),
+		Duplicates: duplicateWindow,
+		DenyDelete: true,
+		DenyPurge:  true,
+	}
+	full := base
+	full.Name, full.Subjects = streamNames[events], []string{subjectRoot + string(events) + ".>"}
+	full.Description = "audit events that can stand for an operation, until projector and archiver have acknowledged them"
+	full.Retention, full.Discard, full.MaxBytes = jetstream.InterestPolicy, jetstream.DiscardNew, s.options.MaxBytes
+
+	received := base
+	received.Name, received.Subjects = streamNames[intents], []string{subjectRoot + string(intents) + ".>"}
+	received.Description = "requests received, for an hour"
+	received.Retention, received.Discard = jetstream.LimitsPolicy, jetstream.DiscardOld
+	received.MaxBytes, received.MaxAge = sideBytes, intentsAge
+
+	refused := base
+	refused.Name, refused.Subjects = streamNames[attempts], []string{subjectRoot + string(attempts) + ".>"}
+	refused.Description = "refused requests and dry runs, the newest that fit"
+	refused.Retention, refused.Discard, refused.MaxBytes = jetstream.LimitsPolicy, jetstream.DiscardOld, sideBytes
+
+	return []jetstream.StreamConfig{full, received, refused}
+}
+
+func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) error {
+	if s.created {
+		_, err := s.js.Stream(ctx, c.Name)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("look up stream %s: %w", c.Name, err)
+		}
+		s.lost(c.Name)
+	}
+	if _, err := s.js.CreateOrUpdateStream(ctx, c); err != nil {
+		return fmt.Errorf("create stream %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
+	name := streamNames[consumerKinds[consumer]]
+	if s.created {
+		_, err := s.js.Consumer(ctx, name, string(consumer))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return fmt.Errorf("look up consumer %s: %w", consumer, err)
+		}
+		s.lost(string(consumer))
+	}
+	_, err := s.js.CreateOrUpdateConsumer(ctx, name, jetstream.ConsumerConfig{
+		Durable:       string(consumer),
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       ackWait,
+		MaxDeliver:    -1,
+		MaxAckPending: maxAckPending,
+	})
+	if err != nil {
+		return fmt.Errorf("create consumer %s: %w", consumer, err)
+	}
+	return nil
+}
+
+func (s *Stream) lost(object string) {
+	s.log.Error("part of the stream was lost and is created again; replay the audit log to fill it", "object", object)
+	s.metrics.recreated.WithLabelValues(object).Inc()
+}
+
+// redeliver takes back what an earlier process was handed and did not acknowledge: nobody else reads an embedded
+// server's consumers, so nothing needs to wait for ackWait to pass.
+func (s *Stream) redeliver(ctx context.Context) error {
+	for consumer := range consumerKinds {
+		if err := s.reset(ctx, consumer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reset makes the consumer start again behind the last message below which all are acknowledged.
+func (s *Stream) reset(ctx context.Context, consumer Consumer) error {
+	stream, err := s.js.Stream(ctx, streamNames[consumerKinds[consumer]])
+	if err == nil {
+		_, err = stream.ResetConsumer(ctx, string(consumer))
+	}
+	if err != nil {
+		return fmt.Errorf("reset consumer %s: %w", consumer, err)
+	}
+	return nil
+}

@@ -1,0 +1,462 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/store/event"
+)
+
+// logWriter sends a logger's lines to the test's output.
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(line []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+func testOptions(t testing.TB) Options {
+	t.Helper()
+	return Options{
+		Directory:  t.TempDir(),
+		Registerer: prometheus.NewRegistry(),
+		Log:        slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+	}
+}
+
+func open(t testing.TB, o Options) *Stream {
+	t.Helper()
+	s, err := Open(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+// reopened are the options for another Stream on the same directory, whose metrics start anew.
+func reopened(o Options) Options {
+	o.Registerer = prometheus.NewRegistry()
+	return o
+}
+
+var epoch = time.Date(2026, 11, 3, 10, 0, 0, 0, time.UTC)
+
+// mintEvent is the i-th mint of tenant-acme's account, answered with code.
+func mintEvent(i, code int) event.Event {
+	at := epoch.Add(time.Duration(i) * time.Millisecond)
+	return event.Event{
+		AuditID:                  fmt.Sprintf("00000000-0000-4000-8000-%012d", i),
+		Stage:                    event.ResponseComplete,
+		Verb:                     "create",
+		RequestURI:               "/apis/credentials.cozystack.io/v1alpha1/namespaces/tenant-acme/credentials/postgres-orders.app/mint",
+		User:                     event.User{Username: "jane"},
+		ObjectRef:                &event.ObjectRef{APIGroup: event.Group, Resource: event.Resource, Subresource: "mint", Namespace: "tenant-acme", Name: "postgres-orders.app"},
+		ResponseStatus:           &event.ResponseStatus{Code: code},
+		Annotations:              map[string]string{"authorization.k8s.io/decision": "allow"},
+		RequestReceivedTimestamp: at,
+		StageTimestamp:           at.Add(8 * time.Millisecond),
+	}
+}
+
+func mints(from, to int) []event.Event {
+	var list []event.Event
+	for i := from; i < to; i++ {
+		list = append(list, mintEvent(i, 201))
+	}
+	return list
+}
+
+func intent(i int) event.Event {
+	e := mintEvent(i, 0)
+	e.Stage, e.ResponseStatus, e.Annotations, e.StageTimestamp = event.RequestReceived, nil, nil, e.RequestReceivedTimestamp
+	return e
+}
+
+// drain acknowledges and returns what the consumer gets until nothing comes for a while.
+func drain(t testing.TB, s *Stream, consumer Consumer) []event.Event {
+	t.Helper()
+	var got []event.Event
+	for {
+		messages, err := s.Fetch(t.Context(), consumer, 100, 300*time.Millisecond)
+		require.NoError(t, err)
+		if len(messages) == 0 {
+			return got
+		}
+		for _, m := range messages {
+			got = append(got, m.Event)
+			require.NoError(t, m.AckSync(t.Context()))
+		}
+	}
+}
+
+func identity(e event.Event) string { return e.Identity() }
+
+func identities(list []event.Event) []string {
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].Identity()
+	}
+	return ids
+}
+
+func stored(t testing.TB, s *Stream, k kind) int {
+	t.Helper()
+	stream, err := s.js.Stream(t.Context(), streamNames[k])
+	require.NoError(t, err)
+	return int(stream.CachedInfo().State.Msgs)
+}
+
+func TestPublishedEventsReachEveryConsumerInOrderAsTheyWere(t *testing.T) {
+	s := open(t, testOptions(t))
+	want := mints(0, 1500) // more than one window
+	require.NoError(t, s.Publish(t.Context(), want))
+	assert.Equal(t, identities(want), identities(drain(t, s, ProjectorEvents)))
+	assert.Equal(t, want, drain(t, s, ArchiverEvents))
+}
+
+func TestEachEventGoesToTheStreamOfItsKind(t *testing.T) {
+	s := open(t, testOptions(t))
+	dry := mintEvent(4, 201)
+	dry.RequestURI += "?dryRun=All"
+	write := mintEvent(5, 200)
+	write.Verb, write.ObjectRef = "update", &event.ObjectRef{Resource: "secrets", Namespace: "tenant-acme", Name: "postgres-orders.app.account"}
+	forbidden := mintEvent(6, 403)
+	forbidden.Annotations = map[string]string{"authorization.k8s.io/decision": "forbid"}
+	unanswered := mintEvent(7, 503)
+	require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(1, 201), intent(1), mintEvent(2, 409), dry, write, forbidden, unanswered}))
+
+	assert.Equal(t, identities([]event.Event{mintEvent(1, 201), write, unanswered}), identities(drain(t, s, ProjectorEvents)))
+	assert.Equal(t, identities([]event.Event{intent(1)}), identities(drain(t, s, ProjectorIntents)))
+	assert.Equal(t, identities([]event.Event{intent(1)}), identities(drain(t, s, ArchiverIntents)))
+	assert.Equal(t, identities([]event.Event{mintEvent(2, 409), dry, forbidden}), identities(drain(t, s, ArchiverAttempts)))
+}
+
+func TestAnEventStaysUntilBothProjectorAndArchiverHaveAcknowledgedIt(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	drain(t, s, ProjectorEvents)
+	assert.Equal(t, 3, stored(t, s, events))
+	drain(t, s, ArchiverEvents)
+	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 5*time.Second, 20*time.Millisecond)
+}
+
+func TestAnEventPublishedTwiceIsAcknowledgedAndStoredOnce(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
+	assert.Len(t, drain(t, s, ProjectorEvents), 2)
+}
+
+func TestTwoEventsOfOneAuditIDAreBothStored(t *testing.T) {
+	s := open(t, testOptions(t))
+	second := mintEvent(1, 201)
+	second.User.Username = "ivan"
+	require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(1, 201), second}))
+	assert.Len(t, drain(t, s, ProjectorEvents), 2)
+}
+
+func TestAFullStreamRefusesWithErrFullKeepsWhatItHasAndTakesMoreOnceThereIsRoom(t *testing.T) {
+	o := testOptions(t)
+	o.MaxBytes = 20_000
+	s := open(t, o)
+	all := mints(0, 200)
+	require.ErrorIs(t, s.Publish(t.Context(), all), ErrFull)
+	assert.Positive(t, testutil.ToFloat64(s.metrics.full))
+	kept := drain(t, s, ProjectorEvents)
+	require.NotEmpty(t, kept)
+	assert.Equal(t, identities(all[:len(kept)]), identities(kept))
+
+	seen := identities(kept)
+	for range 50 {
+		drain(t, s, ArchiverEvents)
+		err := s.Publish(t.Context(), all[len(seen):])
+		seen = append(seen, identities(drain(t, s, ProjectorEvents))...)
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, ErrFull)
+	}
+	assert.Equal(t, identities(all), seen)
+}
+
+func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
+	s := open(t, testOptions(t))
+	c := s.streamConfigs()[2]
+	c.MaxBytes = 20_000
+	_, err := s.js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	for i := range 100 {
+		require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(i, 403)}))
+	}
+	left := drain(t, s, ArchiverAttempts)
+	assert.Less(t, len(left), 100)
+	assert.Equal(t, identity(mintEvent(99, 403)), left[len(left)-1].Identity())
+	assert.Len(t, drain(t, s, ProjectorEvents), 3)
+}
+
+func TestAnEventOverTheServersLimitIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	s := open(t, testOptions(t))
+	list := mints(0, 3)
+	list[1].UserAgent = strings.Repeat("\x01", maxPayload/6) // each byte takes six in JSON
+	err := s.Publish(t.Context(), list)
+	var tooLarge *TooLargeError
+	require.ErrorAs(t, err, &tooLarge)
+	assert.ErrorIs(t, err, ErrTooLarge)
+	assert.Equal(t, 1, tooLarge.Index)
+	assert.Equal(t, list[1].Identity(), tooLarge.Identity)
+	assert.Zero(t, stored(t, s, events))
+
+	list[1].UserAgent = strings.Repeat("a", maxPayload-4096)
+	assert.NoError(t, s.Publish(t.Context(), list))
+}
+
+func TestMessagesCanBeNeitherDeletedNorPurged(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(1, 201), intent(1), mintEvent(2, 403)}))
+	for k, name := range streamNames {
+		stream, err := s.js.Stream(t.Context(), name)
+		require.NoError(t, err)
+		assert.Error(t, stream.DeleteMsg(t.Context(), 1), name)
+		assert.Error(t, stream.Purge(t.Context()), name)
+		assert.Equal(t, 1, stored(t, s, k))
+	}
+}
+
+func TestASecondOpenOfTheDirectoryCarriesOnWhereTheFirstEnded(t *testing.T) {
+	o := testOptions(t)
+	first, err := Open(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, first.Publish(t.Context(), mints(0, 10)))
+	messages, err := first.Fetch(t.Context(), ProjectorEvents, 6, time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 6)
+	for _, m := range messages[:4] { // the other two were handed out and not acknowledged
+		require.NoError(t, m.Ack())
+	}
+	_, err = first.Evidence().Put(t.Context(), "aa", []byte("kept"), 0)
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	require.NoError(t, first.Close(), "closing twice")
+	assert.ErrorIs(t, first.Publish(t.Context(), mints(0, 1)), ErrClosed)
+
+	second := open(t, reopened(o))
+	require.NoError(t, second.Publish(t.Context(), mints(0, 11)), "what was stored before is known")
+	assert.Equal(t, identities(mints(4, 11)), identities(drain(t, second, ProjectorEvents)))
+	assert.Len(t, drain(t, second, ArchiverEvents), 11)
+	value, _, err := second.Evidence().Get(t.Context(), "aa")
+	require.NoError(t, err)
+	assert.Equal(t, "kept", string(value))
+}
+
+func TestADirectoryTakesOneStreamAtATime(t *testing.T) {
+	o := testOptions(t)
+	open(t, o)
+	_, err := Open(t.Context(), reopened(o))
+	assert.ErrorIs(t, err, ErrLocked)
+}
+
+// consumeAll consumes in the background and acknowledges into the returned channel until the test ends.
+func consumeAll(t testing.TB, s *Stream, consumer Consumer) <-chan *Message {
+	t.Helper()
+	got := make(chan *Message, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Consume(ctx, consumer, func(m *Message) {
+			if err := m.Ack(); err == nil {
+				got <- m
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-ended)
+	})
+	return got
+}
+
+func receive(t testing.TB, got <-chan *Message) *Message {
+	t.Helper()
+	select {
+	case m := <-got:
+		return m
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was consumed")
+		return nil
+	}
+}
+
+func TestConsumptionResumesAfterItsConsumerWasDeleted(t *testing.T) {
+	s := open(t, testOptions(t))
+	got := consumeAll(t, s, ProjectorEvents)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	receive(t, got)
+	require.NoError(t, s.js.DeleteConsumer(t.Context(), streamNames[events], string(ProjectorEvents)))
+	assert.Eventually(t, func() bool {
+		return testutil.ToFloat64(s.metrics.recreated.WithLabelValues(string(ProjectorEvents))) == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	require.NoError(t, s.Publish(t.Context(), mints(1, 2)))
+	for receive(t, got).Event.Identity() != identity(mintEvent(1, 201)) {
+	}
+}
+
+func TestPublishingAndConsumptionResumeAfterTheirStreamWasDeleted(t *testing.T) {
+	s := open(t, testOptions(t))
+	got := consumeAll(t, s, ProjectorEvents)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	receive(t, got)
+	require.NoError(t, s.js.DeleteStream(t.Context(), streamNames[events]))
+	require.NoError(t, s.Publish(t.Context(), mints(1, 2)))
+	assert.Equal(t, identity(mintEvent(1, 201)), receive(t, got).Event.Identity())
+	assert.Equal(t, 1.0, testutil.ToFloat64(s.metrics.recreated.WithLabelValues(streamNames[events])))
+	assert.Len(t, drain(t, s, ArchiverEvents), 1)
+}
+
+func TestAMessageThatIsNoEventIsSetAsideAndTheRestProceeds(t *testing.T) {
+	s := open(t, testOptions(t))
+	for _, payload := range []string{"no JSON", "{}", `{"stage":7}`, ""} {
+		_, err := s.js.Publish(t.Context(), "mintlog.v1.events.a.b.mint", []byte(payload))
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	assert.Len(t, drain(t, s, ProjectorEvents), 1)
+	assert.Len(t, drain(t, s, ArchiverEvents), 1)
+	assert.Equal(t, 4.0, testutil.ToFloat64(s.metrics.undecodable.WithLabelValues(string(ProjectorEvents))))
+	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 5*time.Second, 20*time.Millisecond)
+}
+
+func TestAMessageNotAcknowledgedComesAgainAndSaysHowOften(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	for delivered := uint64(1); delivered <= 3; delivered++ {
+		messages, err := s.Fetch(t.Context(), ProjectorEvents, 1, 5*time.Second)
+		require.NoError(t, err)
+		require.Len(t, messages, 1)
+		assert.Equal(t, delivered, messages[0].Delivered)
+		require.NoError(t, messages[0].InProgress())
+		require.NoError(t, messages[0].NakWithDelay(time.Millisecond))
+	}
+	messages, err := s.Fetch(t.Context(), ProjectorEvents, 1, 5*time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	require.NoError(t, messages[0].Term("seen often enough"))
+	assert.Empty(t, drain(t, s, ProjectorEvents))
+	assert.Len(t, drain(t, s, ArchiverEvents), 1, "another consumer is not concerned")
+}
+
+func TestWhatWasHandedOutWhenConsumptionEndedComesAgainAtOnce(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 20)))
+	ctx, cancel := context.WithCancel(t.Context())
+	handled := 0
+	require.NoError(t, s.Consume(ctx, ProjectorEvents, func(m *Message) {
+		handled++
+		assert.NoError(t, m.Ack())
+		cancel()
+	}))
+	assert.Equal(t, 1, handled)
+	left := 0
+	assert.Eventually(t, func() bool {
+		left += len(drain(t, s, ProjectorEvents))
+		return left == 19
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestAStalledConsumerIsResetAndItsMessagesComeAgain(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	messages, err := s.Fetch(t.Context(), ProjectorEvents, 3, time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 3)
+	require.NoError(t, s.reset(t.Context(), ProjectorEvents))
+	assert.Len(t, drain(t, s, ProjectorEvents), 3)
+	assert.Equal(t, 3, stored(t, s, events), "the archiver's are still there")
+}
+
+func TestAFailedPublishIsRepeatedUnderAnotherMessageIDUntilItSucceeds(t *testing.T) {
+	var r repeats
+	assert.Equal(t, "id", r.messageID("id"))
+	r.failed("id", epoch)
+	r.failed("id", epoch)
+	assert.Equal(t, "id.2", r.messageID("id"))
+	assert.Equal(t, "other", r.messageID("other"))
+	r.settled("id")
+	assert.Equal(t, "id", r.messageID("id"))
+}
+
+func TestFailedPublishesRememberedAreBounded(t *testing.T) {
+	var r repeats
+	for i := range maxRepeats + 10 {
+		r.failed(fmt.Sprint(i), epoch)
+	}
+	assert.Len(t, r.failures, maxRepeats)
+	r.failed("late", epoch.Add(duplicateWindow+time.Second))
+	assert.Equal(t, "late.1", r.messageID("late"))
+	assert.Len(t, r.failures, 1)
+}
+
+func TestPublishAfterTheDeadlineIsAnErrorAndCanBeRepeated(t *testing.T) {
+	s := open(t, testOptions(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Publish(ctx, mints(0, 1)), context.Canceled)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	assert.NotEmpty(t, drain(t, s, ProjectorEvents))
+}
+
+func TestEvidenceIsWrittenOnlyAtTheExpectedRevision(t *testing.T) {
+	evidence := open(t, testOptions(t)).Evidence()
+	_, _, err := evidence.Get(t.Context(), "0f")
+	require.ErrorIs(t, err, ErrNotFound)
+	first, err := evidence.Put(t.Context(), "0f", []byte("one"), 0)
+	require.NoError(t, err)
+	_, err = evidence.Put(t.Context(), "0f", []byte("other"), 0)
+	require.ErrorIs(t, err, ErrConflict)
+	second, err := evidence.Put(t.Context(), "0f", []byte("two"), first)
+	require.NoError(t, err)
+	_, err = evidence.Put(t.Context(), "0f", []byte("three"), first)
+	require.ErrorIs(t, err, ErrConflict)
+	require.ErrorIs(t, evidence.Delete(t.Context(), "0f", first), ErrConflict)
+	value, revision, err := evidence.Get(t.Context(), "0f")
+	require.NoError(t, err)
+	assert.Equal(t, "two", string(value))
+	assert.Equal(t, second, revision)
+
+	require.NoError(t, evidence.Delete(t.Context(), "0f", second))
+	_, _, err = evidence.Get(t.Context(), "0f")
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = evidence.Put(t.Context(), "0f", []byte("again"), 0)
+	assert.NoError(t, err)
+}
+
+func TestBothWrongLastSequenceCodesMeanConflict(t *testing.T) {
+	for _, code := range []jetstream.ErrorCode{10071, 10164} {
+		assert.ErrorIs(t, typed("write", fmt.Errorf("nats: %w", &jetstream.APIError{ErrorCode: code})), ErrConflict)
+	}
+	other := errors.New("other")
+	assert.NotErrorIs(t, typed("write", other), ErrConflict)
+	assert.ErrorIs(t, typed("write", other), other)
+}
+
+func TestAConnectionThatDropsIsMadeAgainAndConsumptionResumes(t *testing.T) {
+	s := open(t, testOptions(t))
+	got := consumeAll(t, s, ProjectorEvents)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	receive(t, got)
+	require.NoError(t, s.conn.ForceReconnect())
+	require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(1, 2)) == nil }, 20*time.Second, 50*time.Millisecond)
+	assert.Equal(t, identity(mintEvent(1, 201)), receive(t, got).Event.Identity())
+	assert.Equal(t, nats.CONNECTED, s.conn.Status())
+}

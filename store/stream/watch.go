@@ -1,0 +1,58 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// progress is how far a consumer had come.
+type progress struct {
+	delivered uint64 // last sequence handed out, redeliveries included
+	waiting   bool   // messages were there to be handed out, and somebody asked for them
+}
+
+// watch looks after streams and consumers until ctx is done: what is lost is created again even if nobody consumes,
+// since the stream of events keeps messages for existing consumers only, and a consumer that hands out nothing though
+// messages wait and are asked for is reset.
+func (s *Stream) watch(ctx context.Context) {
+	last := map[Consumer]progress{}
+	ticker := time.NewTicker(checkInterval)
+	defer ticker.Stop()
+	for {
+		for consumer := range consumerKinds {
+			if err := s.check(ctx, consumer, last); err != nil && ctx.Err() == nil {
+				s.log.Warn("looking after the stream", "consumer", string(consumer), "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := s.ensure(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("looking after the stream", "error", err)
+		}
+	}
+}
+
+func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer]progress) error {
+	c, err := s.js.Consumer(ctx, streamNames[consumerKinds[consumer]], string(consumer))
+	if err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	info := c.CachedInfo()
+	s.metrics.pending.WithLabelValues(string(consumer)).Set(float64(info.NumPending) + float64(info.NumAckPending))
+	now := progress{
+		delivered: info.Delivered.Consumer,
+		waiting:   info.NumPending > 0 && info.NumWaiting > 0 && info.NumAckPending < maxAckPending,
+	}
+	before := last[consumer]
+	last[consumer] = now
+	if !now.waiting || !before.waiting || now.delivered != before.delivered {
+		return nil
+	}
+	s.metrics.stalled.WithLabelValues(string(consumer)).Inc()
+	s.log.Error("messages wait and the consumer hands out none; it is reset", "consumer", string(consumer), "pending", info.NumPending)
+	return s.reset(ctx, consumer)
+}
