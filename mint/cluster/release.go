@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mintlog/mintlog/mint/definition"
+)
+
+// The resources that say which applications there are.
+var (
+	ReleaseResource    = schema.GroupVersionResource{Group: "helm.toolkit.fluxcd.io", Version: "v2", Resource: "helmreleases"}
+	DefinitionResource = schema.GroupVersionResource{Group: "cozystack.io", Version: "v1alpha1", Resource: "applicationdefinitions"}
+)
+
+// The labels by which Cozystack says which application an object belongs to.
+const (
+	KindLabel  = "apps.cozystack.io/application.kind"
+	GroupLabel = "apps.cozystack.io/application.group"
+	NameLabel  = "apps.cozystack.io/application.name"
+)
+
+// A Release is one application, as its HelmRelease has it.
+type Release struct {
+	Namespace         string
+	Name              string // the HelmRelease's: prefix and application
+	UID               types.UID
+	Kind              string // the application's, by label
+	Application       string // the application's name, by label
+	Values            map[string]any
+	CreationTimestamp time.Time // whole seconds of the API server's clock
+	Deleting          bool
+	Suspended         bool
+}
+
+// A Definition says which credentials the applications of a kind have.
+type Definition struct {
+	Name     string // of the ApplicationDefinition
+	Kind     string
+	Prefix   string // of its HelmReleases' names
+	HasBlock bool   // there is a spec.credentials
+	Block    definition.Block
+	Err      error // why the kind is not served; nil if it is, or has no block
+}
+
+// A releaseObject is what the cache keeps of a HelmRelease.
+type releaseObject struct {
+	metav1.ObjectMeta
+	release *Release
+}
+
+type definitionObject struct {
+	metav1.ObjectMeta
+	definition *Definition
+}
+
+// keptMeta is what a cache needs of an object's metadata.
+func keptMeta(o *unstructured.Unstructured) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+}
+
+// transformRelease reads a HelmRelease into what is kept of it.
+func transformRelease(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil // seen before
+	}
+	values, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "values")
+	suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
+	fields, _ := values.(map[string]any)
+	labels := u.GetLabels()
+	return &releaseObject{ObjectMeta: keptMeta(u), release: &Release{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
+		Kind: labels[KindLabel], Application: labels[NameLabel],
+		Values: fields, CreationTimestamp: u.GetCreationTimestamp().Time,
+		Deleting: u.GetDeletionTimestamp() != nil, Suspended: suspended,
+	}}, nil
+}
+
+// transformDefinition reads an ApplicationDefinition into what is kept of it. A block that cannot be read is kept as
+// the reason why its kind is not served.
+func transformDefinition(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil // seen before
+	}
+	d := &Definition{Name: u.GetName()}
+	d.Kind, _, _ = unstructured.NestedString(u.Object, "spec", "application", "kind")
+	d.Prefix, _, _ = unstructured.NestedString(u.Object, "spec", "release", "prefix")
+	if block, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "credentials"); found && block != nil {
+		d.HasBlock = true
+		d.Block, d.Err = definition.Parse(block)
+	}
+	return &definitionObject{ObjectMeta: keptMeta(u), definition: d}, nil
+}
+
+// same reports whether two states of a definition say the same.
+func (o *definitionObject) same(other *definitionObject) bool {
+	a, b := *o.definition, *other.definition
+	if fmt.Sprint(a.Err) != fmt.Sprint(b.Err) {
+		return false
+	}
+	a.Err, b.Err = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// ambiguous is what several definitions of one kind come to.
+func ambiguous(kind string, objects []any) *Definition {
+	d := &Definition{Kind: kind}
+	var names []string
+	for _, o := range objects {
+		names = append(names, definitionOf(o).Name)
+		d.HasBlock = d.HasBlock || definitionOf(o).HasBlock
+	}
+	slices.Sort(names)
+	d.Name = names[0]
+	d.Err = fmt.Errorf("several ApplicationDefinitions are of this kind: %s", strings.Join(names, ", "))
+	return d
+}
+
+// reasonOf says in words that quote no object why a watch fails, and whether it does: one that merely ended does not.
+func reasonOf(err error) (string, bool) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTooManyRequests(err) {
+		return "", false
+	}
+	if apierrors.IsNotFound(err) {
+		return "the resource is not served: its CRD is not there yet", true
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Reason != "" {
+		return string(status.Status().Reason), true
+	}
+	if errors.As(err, &status) {
+		return fmt.Sprintf("status %d", status.Status().Code), true
+	}
+	return "the API server cannot be reached, or its answer not be read", true
+}

@@ -1,0 +1,192 @@
+package definition
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// An Account is one login of an application that the block declares.
+type Account struct {
+	Name       string // as declared
+	Username   string // the login, as declared
+	Segment    string // its part in the names of Secret and credential
+	SecretName string // <release>.<segment>.account
+}
+
+// A Refused account is declared and yet not served.
+type Refused struct {
+	Account
+	Platform bool   // it is the platform's own and left alone: nothing is wrong
+	Reason   string // in words for the tenant; it names the account
+}
+
+// Accounts are the accounts of one application: the union of the block's sources over its values, sorted by name.
+//
+// recorded tells which username the existing account Secret of a segment holds. Where two names meet in one segment,
+// that username keeps it and the others are refused; if it is nobody's, all are. The same goes for two names with one
+// username, of which only the one with a Secret is served. The platform's own accounts go before all others.
+//
+// An error means that a source failed: it says nothing about which accounts there are, so nothing may be removed.
+func (b Block) Accounts(release string, values map[string]any, recorded func(segment string) (username string, ok bool)) ([]Account, []Refused, error) {
+	declared, err := b.declared(release, values)
+	if err != nil {
+		return nil, nil, err
+	}
+	var accounts []Account
+	var refused []Refused
+	for _, d := range declared {
+		if reason := d.refusal(declared, recorded); reason != "" {
+			refused = append(refused, Refused{Account: d.Account, Platform: d.platform, Reason: fmt.Sprintf("the account %q: %s", d.Name, reason)})
+			continue
+		}
+		accounts = append(accounts, d.Account)
+	}
+	return accounts, refused, nil
+}
+
+// A declaration is one account that some source yields.
+type declaration struct {
+	Account
+	platform bool
+	problem  string // why it cannot be served, whatever else is declared
+}
+
+// declared are the declarations of all sources, sorted by name. What has one username and one Secret name is one
+// account, by whatever name it is declared; if one of those is the platform's, so it is.
+func (b Block) declared(release string, values map[string]any) ([]declaration, error) {
+	type identity struct{ username, segment, unnamed string }
+	unique := map[identity]declaration{}
+	for i, source := range b.Sources {
+		found, err := source.accounts(values)
+		if err != nil {
+			return nil, fmt.Errorf("%s.accounts[%d]: %w", root, i, err)
+		}
+		for _, d := range found {
+			d.resolve(release)
+			id := identity{username: d.Username, segment: d.Segment}
+			if d.Segment == "" {
+				id.unnamed = d.Name
+			}
+			if earlier, again := unique[id]; again {
+				d.Name, d.platform = min(d.Name, earlier.Name), d.platform || earlier.platform
+			}
+			unique[id] = d
+		}
+	}
+	return slices.SortedFunc(maps.Values(unique), func(a, b declaration) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Username, b.Username))
+	}), nil
+}
+
+// accounts asks one source.
+func (s Source) accounts(values map[string]any) ([]declaration, error) {
+	if s.Kind == Static {
+		declared, err := s.declares(values)
+		if err != nil || !declared {
+			return nil, err
+		}
+		return []declaration{{Account: Account{Name: s.Name, Username: s.Username}, platform: s.Owner == PlatformOwner}}, nil
+	}
+	value, err := lookup(values, s.Path)
+	if err != nil || value == nil {
+		return nil, err
+	}
+	users, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("the value at %s is no map", s.Path)
+	}
+	var found []declaration
+	for name := range users {
+		found = append(found, declaration{Account: Account{Name: name, Username: name}})
+	}
+	return found, nil
+}
+
+// declares reports whether a static account is there: the value at When must be a boolean, or absent.
+func (s Source) declares(values map[string]any) (bool, error) {
+	if s.When == "" {
+		return true, nil
+	}
+	value, err := lookup(values, s.When)
+	if err != nil || value == nil {
+		return false, err
+	}
+	declared, ok := value.(bool)
+	if !ok {
+		return false, fmt.Errorf("the value at %s is no boolean", s.When)
+	}
+	return declared, nil
+}
+
+// lookup follows a dotted path through maps; what is absent, or null, is nil.
+func lookup(values map[string]any, path string) (any, error) {
+	var value any = values
+	walked := "the values"
+	for part := range strings.SplitSeq(path, ".") {
+		if value == nil {
+			return nil, nil
+		}
+		fields, ok := value.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("the value at %s is no map, so there is no %s", walked, path)
+		}
+		value = fields[part]
+		if walked == "the values" {
+			walked = part
+		} else {
+			walked += "." + part
+		}
+	}
+	return value, nil
+}
+
+// resolve names the account's Secret, or notes why it can have none.
+func (d *declaration) resolve(release string) {
+	segment, err := Segment(d.Name)
+	if err == nil {
+		err = checkUsername(d.Username)
+	}
+	if err == nil {
+		d.SecretName, err = SecretName(release, segment)
+	}
+	if d.Segment = segment; err != nil {
+		d.problem = err.Error()
+	}
+}
+
+// refusal is why a declaration is not served beside the others, "" if it is.
+func (d declaration) refusal(all []declaration, recorded func(string) (string, bool)) string {
+	if d.platform {
+		return "it is the platform's own"
+	}
+	if d.problem != "" {
+		return d.problem
+	}
+	holder, held := recorded(d.Segment)
+	if held && holder != d.Username {
+		return "the Secret of its name holds another username, which keeps it"
+	}
+	for _, other := range all {
+		sameSegment, sameUsername := other.Segment == d.Segment, other.Username == d.Username
+		switch {
+		case other == d || !sameSegment && !sameUsername:
+		case other.platform:
+			return fmt.Sprintf("it meets the platform's own account %q", other.Name)
+		case other.problem != "":
+		case sameSegment && !held:
+			return fmt.Sprintf("it meets the account %q in one Secret name", other.Name)
+		case sameUsername && !(held && !recordedAs(recorded, other)):
+			return fmt.Sprintf("it has the username of the account %q", other.Name)
+		}
+	}
+	return ""
+}
+
+// recordedAs reports whether the Secret of the declaration's segment holds its username.
+func recordedAs(recorded func(string) (string, bool), d declaration) bool {
+	username, ok := recorded(d.Segment)
+	return ok && username == d.Username
+}
