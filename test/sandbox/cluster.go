@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -59,11 +60,15 @@ func (s *Sandbox) Apply(ctx context.Context, namespace string, content map[strin
 	kind := given.GroupVersionKind()
 	what := strings.TrimSpace(kind.Kind + " " + given.GetName())
 	mapping, err := s.kinds.RESTMapping(kind.GroupKind(), kind.Version)
+	if meta.IsNoMatchError(err) { // a kind that came after the last look
+		s.kinds.Reset()
+		mapping, err = s.kinds.RESTMapping(kind.GroupKind(), kind.Version)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("applying %s: %w", what, err)
 	}
 	var client dynamic.ResourceInterface = s.objects.Resource(mapping.Resource)
-	if mapping.Scope.Name() == "namespace" {
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		if given.GetNamespace() != "" {
 			namespace = given.GetNamespace()
 		}
@@ -214,14 +219,18 @@ func roleBinding(name, role string, subjects []any) object {
 
 // awaitTenantRoles waits until every kube-apiserver's authorizer has the roles that the controller manager puts together.
 func (s *Sandbox) awaitTenantRoles(ctx context.Context) error {
+	last := []struct{ person, verb, namespace, resource string }{
+		{Jane, "create", TenantAcme, "credentials/mint"},
+		{Ivan, "list", TenantAcme, "credentials"},
+		{Olga, "create", TenantBeta, "credentials/mint"},
+		{TenantRoot, "create", TenantBeta, "credentials/mint"},
+	}
 	for number := range s.apiServers {
-		for person, namespace := range map[string]string{
-			Jane: TenantAcme, Ivan: TenantAcme, Olga: TenantBeta, TenantRoot: TenantAcme,
-		} {
+		for _, will := range last {
 			if err := until(ctx, func(ctx context.Context) error {
-				allowed, err := s.May(ctx, person, number, "list", namespace, "credentials")
+				allowed, err := s.May(ctx, will.person, number, will.verb, will.namespace, will.resource)
 				if err == nil && !allowed {
-					err = fmt.Errorf("%s may not yet list credentials in %s", person, namespace)
+					err = fmt.Errorf("%s may not yet %s %s in %s", will.person, will.verb, will.resource, will.namespace)
 				}
 				return err
 			}); err != nil {
