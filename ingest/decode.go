@@ -1,0 +1,201 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	kjson "sigs.k8s.io/json"
+
+	"github.com/mintlog/mintlog/store/event"
+)
+
+// Why a line that could be ours could not be decoded.
+const (
+	// Malformed: it is not one JSON object, or a field has another type than kube-apiserver gives it.
+	Malformed = "malformed"
+	// DuplicateKey: a key stands twice in one object, so that two readers may read two events.
+	DuplicateKey = "duplicate_key"
+	// InvalidUTF8: kube-apiserver writes none.
+	InvalidUTF8 = "invalid_utf8"
+	// Incomplete: an event of ours without audit id, stage or times.
+	Incomplete = "incomplete"
+)
+
+// A DecodeError says why a line could not be decoded. It never quotes the line.
+type DecodeError struct {
+	Reason string // one of the constants above
+	Detail string // for people; may be empty
+}
+
+func (e *DecodeError) Error() string {
+	if e.Detail == "" {
+		return "decoding an audit event: " + e.Reason
+	}
+	return "decoding an audit event: " + e.Reason + ": " + e.Detail
+}
+
+// eventStart is what every line of kube-apiserver's begins with. It cannot stand inside a JSON string.
+var eventStart = []byte(`{"kind":"Event"`)
+
+const (
+	decisionAnnotation = "authorization.k8s.io/decision"
+	reasonAnnotation   = "authorization.k8s.io/reason"
+	closedEarly        = "Connection closed early"
+)
+
+// Decode decodes one audit event and reports whether it is ours: a request for a mint or revoke at any stage, or a
+// write of an account Secret at a final stage. A line that cannot be ours is not decoded, so it gives no error whatever
+// it holds. The event keeps nothing of the line. Its strings and lists are bounded: what is longer is cut and ends in
+// its length and digest.
+func Decode(line []byte) (event.Event, bool, error) {
+	if !couldBeOurs(line) {
+		return event.Event{}, false, nil
+	}
+	return decode(line)
+}
+
+// Salvage decodes a line that may begin with what a crash of its writer left of earlier ones: there the next event
+// follows without a line break. It calls found with every event of ours, and returns how many bytes belong to no whole
+// event, and why the first of them could not be decoded.
+//
+// After the first unreadable byte only an event that fills the rest of the line counts: in the torn part something
+// that looks like an event may be a body that a client sent.
+func Salvage(line []byte, found func(event.Event)) (lost int, err error) {
+	e, ours, err := Decode(line)
+	if err == nil {
+		if ours {
+			found(e)
+		}
+		return 0, nil
+	}
+	rest := line
+	for len(rest) > 0 {
+		whole := firstValue(rest)
+		e, ours, wholeErr := Decode(whole)
+		if len(whole) == 0 || wholeErr != nil {
+			break
+		}
+		if ours {
+			found(e)
+		}
+		rest = rest[len(whole):]
+	}
+	return salvageTail(rest, found)
+}
+
+// firstValue is the JSON value that line begins with, empty if there is none.
+func firstValue(line []byte) []byte {
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	var value json.RawMessage
+	if decoder.Decode(&value) != nil {
+		return nil
+	}
+	return line[:decoder.InputOffset()]
+}
+
+// maxResynchronisations bounds the work that a hostile line can cause.
+const maxResynchronisations = 64
+
+// salvageTail looks for the event that fills the end of a line.
+func salvageTail(line []byte, found func(event.Event)) (lost int, err error) {
+	start := 0
+	for range maxResynchronisations {
+		e, ours, decodeErr := Decode(line[start:])
+		if decodeErr == nil {
+			if ours {
+				found(e)
+			}
+			return start, err
+		}
+		if err == nil {
+			err = decodeErr
+		}
+		next := bytes.Index(line[start+1:], eventStart)
+		if next < 0 {
+			break
+		}
+		start += 1 + next
+	}
+	return len(line), err
+}
+
+// decode is Decode without the look beforehand.
+func decode(line []byte) (event.Event, bool, error) {
+	if !utf8.Valid(line) {
+		return event.Event{}, false, &DecodeError{Reason: InvalidUTF8}
+	}
+	var e event.Event
+	strict, err := kjson.UnmarshalStrict(line, &e, kjson.DisallowDuplicateFields)
+	if err != nil {
+		return event.Event{}, false, &DecodeError{Reason: Malformed, Detail: shape(err)}
+	}
+	if !matches(&e) {
+		return event.Event{}, false, nil
+	}
+	if len(strict) > 0 {
+		return event.Event{}, false, &DecodeError{Reason: DuplicateKey}
+	}
+	if missing := missingField(&e); missing != "" {
+		return event.Event{}, false, &DecodeError{Reason: Incomplete, Detail: "no " + missing}
+	}
+	reduce(&e)
+	return e, true, nil
+}
+
+// shape says what is wrong with a line's JSON without quoting it.
+func shape(err error) string {
+	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
+		return fmt.Sprintf("no JSON at byte %d", offset)
+	}
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		return fmt.Sprintf("%s is no %s", mismatch.Field, mismatch.Type)
+	}
+	return "a field does not parse"
+}
+
+// matches reports whether the event is ours, by its decoded object and never by its URI.
+func matches(e *event.Event) bool {
+	if _, request := e.Operation(); request {
+		return true
+	}
+	return e.IsWrite() && (e.Stage == event.ResponseComplete || e.Stage == event.Panic)
+}
+
+func missingField(e *event.Event) string {
+	switch {
+	case e.AuditID == "":
+		return "auditID"
+	case e.Stage == "":
+		return "stage"
+	case !plausible(e.RequestReceivedTimestamp):
+		return "requestReceivedTimestamp"
+	case !plausible(e.StageTimestamp):
+		return "stageTimestamp"
+	}
+	return ""
+}
+
+// plausible reports whether t is a time that every store of events can hold.
+func plausible(t time.Time) bool { return t.UTC().Year() >= 1970 && t.UTC().Year() <= 9999 }
+
+// reduce drops what nothing needs, and bounds the rest. Annotations other than the authorizer's may hold patches of
+// objects, and the message of a refused write of a Secret may quote what is stored in it.
+func reduce(e *event.Event) {
+	e.Source = ""
+	e.RequestReceivedTimestamp = e.RequestReceivedTimestamp.UTC()
+	e.StageTimestamp = e.StageTimestamp.UTC()
+	for key := range e.Annotations {
+		if key != decisionAnnotation && key != reasonAnnotation {
+			delete(e.Annotations, key)
+		}
+	}
+	if e.IsWrite() && e.ResponseStatus != nil && e.ResponseStatus.Message != closedEarly {
+		e.ResponseStatus.Message = ""
+	}
+	bound(e)
+}

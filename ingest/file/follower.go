@@ -1,0 +1,266 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mintlog/mintlog/ingest"
+	"github.com/mintlog/mintlog/store/event"
+)
+
+// A follower follows one log: the file at its path, and before it the rotated files that have not been read.
+type follower struct {
+	path   string
+	source string // of its events
+	name   string
+	tailer *Tailer
+	log    *slog.Logger
+	awake  chan struct{} // holds one element when the log is to be looked at
+
+	current  *segment          // what is being read; nil between two files
+	read     map[string]uint64 // rotated files read to their end: name and inode
+	resumed  bool              // the checkpoint has been looked at
+	batch    []event.Event     // of the chunk that was read last
+	waiting  int64             // bytes in files that come after current
+	lastLook time.Time
+	idle     bool // the log was at its end at the last look, and may have been written anew
+	backlog  backlog
+	failing  bool // the last step failed
+	warnings int  // about lines since the last one that was logged
+	warned   time.Time
+}
+
+func newFollower(t *Tailer, path, name string) *follower {
+	return &follower{
+		path: path, name: name, source: ingest.Source("file", name), tailer: t,
+		log:   t.options.Log.With("source", name, "path", path),
+		awake: make(chan struct{}, 1), read: map[string]uint64{},
+	}
+}
+
+func (f *follower) wake() {
+	select {
+	case f.awake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *follower) count(of *prometheus.CounterVec, n int64, reason ...string) {
+	of.WithLabelValues(append([]string{f.name}, reason...)...).Add(float64(n))
+}
+
+func (f *follower) run(ctx context.Context) {
+	defer f.close()
+	for ctx.Err() == nil {
+		progressed, err := f.step(ctx)
+		f.report(ctx, err)
+		f.measure()
+		if !progressed {
+			f.wait(ctx)
+		}
+	}
+}
+
+// measure says how far the log has been read.
+func (f *follower) measure() {
+	left := f.waiting + f.current.left()
+	f.tailer.metrics.lag.WithLabelValues(f.name).Set(float64(left))
+	f.backlog.tell(f.log, f.tailer.options.Now(), left)
+}
+
+// A backlog is what is read at a stretch, without the log's end being reached.
+type backlog struct {
+	since, told time.Time
+	bytes       int64
+	events      int
+}
+
+// Reading that takes longer than patience is told of, again and again.
+const (
+	backlogPatience = 2 * time.Second
+	backlogInterval = 5 * time.Second
+)
+
+func (b *backlog) tell(log *slog.Logger, now time.Time, left int64) {
+	if b.since.IsZero() {
+		b.since = now
+	}
+	if now.Sub(b.since) < backlogPatience || now.Sub(b.told) < backlogInterval {
+		return
+	}
+	b.told = now
+	log.Info("Reading a backlog of the audit log", "bytes", b.bytes, "of", b.bytes+left, "events", b.events,
+		"seconds", int(now.Sub(b.since).Seconds()))
+}
+
+// report logs a failure once, and its end.
+func (f *follower) report(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		f.count(f.tailer.metrics.readFailures, 1)
+		if !f.failing {
+			f.log.Error("The audit log cannot be read; trying again", "error", err)
+		}
+		f.failing = true
+	} else if f.failing && f.current != nil {
+		f.log.Info("The audit log is read again")
+		f.failing = false
+	}
+}
+
+// wait returns when the log may have changed, but not so soon that every single line of a busy log costs a look.
+func (f *follower) wait(ctx context.Context) {
+	f.backlog = backlog{}
+	poll := time.NewTimer(f.tailer.options.Poll)
+	defer poll.Stop()
+	awake := f.awake
+	if f.failing {
+		awake = nil
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-awake:
+		sleep(ctx, lookInterval-time.Since(f.lastLook))
+	case <-poll.C:
+	}
+	f.lastLook = time.Now()
+	f.idle = true
+}
+
+// step opens the next file, or reads and publishes a chunk of the current one, or ends it. It reports false when there
+// is nothing to do until the log changes.
+func (f *follower) step(ctx context.Context) (bool, error) {
+	if !f.resumed {
+		if err := f.resume(); err != nil {
+			return false, err
+		}
+		f.resumed = true
+	}
+	if f.current == nil {
+		return f.openNext()
+	}
+	if f.idle {
+		f.idle = false
+		if intact, err := f.checkIntact(); err != nil || !intact {
+			return !intact, err
+		}
+	}
+	before := f.current.scanner.Offset()
+	readErr := f.current.read(f.found)
+	if !f.settle(ctx, before) {
+		return false, ctx.Err()
+	}
+	switch {
+	case readErr == nil:
+		return true, nil
+	case errors.Is(readErr, io.EOF):
+		return f.atEnd(ctx)
+	case isDamaged(readErr):
+		f.gap("a compressed file is damaged", "file", f.current.file.Name(), "from", f.current.scanner.Offset(), "error", readErr)
+		return true, f.finish(ctx)
+	}
+	return false, readErr
+}
+
+// settle publishes what was found since the offset before, and moves the checkpoint behind it. It reports false when
+// ctx ended first.
+func (f *follower) settle(ctx context.Context, before int64) bool {
+	m := f.tailer.metrics
+	f.count(m.matched, int64(len(f.batch)))
+	if !f.publish(ctx) {
+		return false
+	}
+	f.count(m.published, int64(len(f.batch)))
+	f.backlog.events += len(f.batch)
+	f.batch = f.batch[:0]
+	if now := f.current.scanner.Offset(); now != before {
+		f.count(m.readBytes, now-before)
+		f.count(m.lines, f.current.takeLines())
+		f.backlog.bytes += now - before
+		f.save()
+	}
+	return true
+}
+
+func (f *follower) save() {
+	s := state{Read: maps.Clone(f.read)}
+	if f.current != nil {
+		s.Place = f.current.trail.place(identify(f.current.info))
+	}
+	f.tailer.checkpoints.set(f.path, s)
+}
+
+// found decodes a line that could be ours into the batch.
+func (f *follower) found(line []byte, offset int64) {
+	lost, err := ingest.Salvage(line, func(e event.Event) {
+		e.Source = f.source
+		f.batch = append(f.batch, e)
+	})
+	if err == nil {
+		return
+	}
+	reason := ingest.Malformed
+	var decode *ingest.DecodeError
+	if errors.As(err, &decode) {
+		reason = decode.Reason
+	}
+	f.count(f.tailer.metrics.decodeErrors, 1, reason)
+	if lost < len(line) {
+		reason = torn
+	}
+	f.drop(offset, int64(lost), reason, err)
+}
+
+// drop counts bytes that are given up, and logs them, at most one such line a minute.
+func (f *follower) drop(offset, length int64, reason string, err error) {
+	f.count(f.tailer.metrics.droppedBytes, length, reason)
+	f.warnings++
+	if now := f.tailer.options.Now(); now.Sub(f.warned) >= time.Minute {
+		f.log.Warn("Bytes of the audit log cannot be used", "file", f.current.file.Name(), "offset", offset,
+			"length", length, "reason", reason, "error", err, "since_last_warning", f.warnings)
+		f.warned, f.warnings = now, 0
+	}
+}
+
+// gap counts and logs that a part of the log is gone.
+func (f *follower) gap(what string, bounds ...any) {
+	f.count(f.tailer.metrics.gaps, 1)
+	f.log.Error("A part of the audit log is missing: "+what, bounds...)
+}
+
+// publish publishes the batch, again and again until it is acknowledged. It reports false when ctx ended first; a
+// publication under way then has some time to come to its end.
+func (f *follower) publish(ctx context.Context) bool {
+	if len(f.batch) == 0 {
+		return true
+	}
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(publishGrace, cancel) })()
+	failing := false
+	for delay := f.tailer.options.RetryFirst; ; delay = min(2*delay, f.tailer.options.RetryLast) {
+		err := f.tailer.options.Publisher.Publish(patient, f.batch)
+		if err == nil {
+			if failing {
+				f.log.Info("Events are published again")
+			}
+			return true
+		}
+		f.count(f.tailer.metrics.publishFailures, 1)
+		if !failing && ctx.Err() == nil {
+			f.log.Error("Events cannot be published; holding the position and trying again", "events", len(f.batch), "error", err)
+			failing = true
+		}
+		sleep(ctx, delay/2+rand.N(delay))
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+}
