@@ -1,0 +1,347 @@
+package definition_test
+
+import (
+	"encoding/json"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"testing/quick"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mintlog/mintlog/mint/definition"
+)
+
+// decoded is YAML as the API server hands it out.
+func decoded(t testing.TB, text string) map[string]any {
+	t.Helper()
+	var v map[string]any
+	require.NoError(t, yaml.Unmarshal([]byte(text), &v))
+	return v
+}
+
+func block(t testing.TB, text string) definition.Block {
+	t.Helper()
+	b, err := definition.Parse(decoded(t, text))
+	require.NoError(t, err)
+	return b
+}
+
+func nothingRecorded(string) (string, bool) { return "", false }
+
+func recorded(usernames map[string]string) func(string) (string, bool) {
+	return func(segment string) (string, bool) {
+		username, ok := usernames[segment]
+		return username, ok
+	}
+}
+
+func TestABlockIsReadInFull(t *testing.T) {
+	b := block(t, `
+format: {name: scram-sha-256, kind: BuiltIn}
+accounts:
+- {kind: ValuesMap, path: engine.users}
+- {kind: Static, name: default, username: db_default, when: auth.enabled}
+- {kind: Static, name: root, owner: platform}
+secretLabels: {cnpg.io/reload: "true", k8s.mariadb.com/watch: ""}
+`)
+	assert.Equal(t, definition.Block{
+		Format: definition.Format{Name: "scram-sha-256", Kind: "BuiltIn"},
+		Sources: []definition.Source{
+			{Kind: "ValuesMap", Path: "engine.users"},
+			{Kind: "Static", Name: "default", Username: "db_default", When: "auth.enabled"},
+			{Kind: "Static", Name: "root", Username: "root", Owner: "platform"},
+		},
+		SecretLabels: map[string]string{"cnpg.io/reload": "true", "k8s.mariadb.com/watch": ""},
+	}, b)
+}
+
+func TestABlockThatIsNotUnderstoodIsRefusedWithTheFieldNamed(t *testing.T) {
+	const format, users = "format: {name: sha256}\n", "accounts: [{kind: ValuesMap, path: users}]\n"
+	f := func(text string, words ...string) {
+		t.Helper()
+		_, err := definition.Parse(decoded(t, text))
+		require.Error(t, err, text)
+		for _, w := range words {
+			assert.ErrorContains(t, err, w)
+		}
+	}
+	f(format+users+"acounts: []", "spec.credentials.acounts: this field is unknown", "format, accounts")
+	f(users, "spec.credentials.format: is required")
+	f("format: {}\n"+users, "spec.credentials.format.name: is required")
+	f("format: {name: rot13}\n"+users, `spec.credentials.format.name: "rot13" is unknown`, "scram-sha-256", "apr1")
+	f("format: {name: bcrypt}\n"+users, `"bcrypt" is unknown to this version`)
+	f("format: {name: x, kind: Webhook}\n"+users, `spec.credentials.format.kind: "Webhook" is unknown to this version (known: BuiltIn)`)
+	f("format: {name: sha256, rounds: 3}\n"+users, "spec.credentials.format.rounds: this field is unknown")
+	f("format: sha256\n"+users, "spec.credentials.format: must be an object")
+	f("format: {name: 7}\n"+users, "spec.credentials.format.name: must be a string")
+	f(format, "spec.credentials.accounts: must be a list")
+	f(format+"accounts: []", "spec.credentials.accounts: must be a list of at least one")
+	f(format+"accounts: [users]", "spec.credentials.accounts[0]: must be an object")
+	f(format+"accounts: [{path: users}]", "spec.credentials.accounts[0].kind: is required")
+	for _, kind := range []string{"ValuesList", "Expression", "Webhook", "valuesMap"} {
+		f(format+"accounts: [{kind: "+kind+", path: users}]", `spec.credentials.accounts[0].kind: "`+kind+`" is unknown to this version (known: ValuesMap, Static)`)
+	}
+	f(format+"accounts: [{kind: ValuesMap}]", "spec.credentials.accounts[0].path: is required")
+	f(format+"accounts: [{kind: ValuesMap, path: a..b}]", "spec.credentials.accounts[0].path: must be names joined by dots")
+	f(format+"accounts: [{kind: ValuesMap, path: users, name: x}]", "spec.credentials.accounts[0].name: this field is unknown")
+	f(format+"accounts: [{kind: ValuesMap, path: users}, {kind: ValuesMap, path: users}]", "spec.credentials.accounts[1]: repeats spec.credentials.accounts[0]")
+	f(format+"accounts: [{kind: Static}]", "spec.credentials.accounts[0].name: is required")
+	f(format+"accounts: [{kind: Static, name: a, when: .x}]", "accounts[0].when: must be names joined by dots")
+	f(format+"accounts: [{kind: Static, name: a, owner: me}]", `accounts[0].owner: "me" is unknown`, "platform")
+	f(format+"accounts: [{kind: Static, name: '...'}]", "accounts[0].name: the account cannot be served")
+	f(format+"accounts: [{kind: Static, name: a, username: 'b c'}]", "accounts[0].username: the account cannot be served")
+	f(format+"accounts: [{kind: Static, name: a}, {kind: Static, name: a, owner: platform}]", "accounts[1].name", "another account's name")
+	f(format+users+"secretLabels: {credentials.cozystack.io/account: 'false'}", "secretLabels", "mintlog's own")
+	f(format+users+"secretLabels: {internal.cozystack.io/tenantresource: 'true'}", "secretLabels", "mintlog's own")
+	f(format+users+"secretLabels: {a: 1}", `secretLabels["a"]: must be a string`)
+	f(format+users+"secretLabels: {'a b': x}", `secretLabels["a b"]`)
+	f(format+users+"secretLabels: {a: 'x y'}", `secretLabels["a"]`)
+	f(format+users+"valuesPath: x", "spec.credentials.valuesPath: this field is unknown to this version")
+	f("format: {name: rot13}\naccounts: [{kind: List}]", "format.name", "accounts[0].kind")
+	_, err := definition.Parse(nil)
+	assert.ErrorContains(t, err, "spec.credentials: must be an object")
+}
+
+const postgres = "format: {name: scram-sha-256}\naccounts: [{kind: ValuesMap, path: users}, {kind: Static, name: root, owner: platform}]\n"
+
+// served are the usernames of accounts by their Secrets' names, and the reasons of refusal by name.
+func served(t *testing.T, b definition.Block, values string, recorded func(string) (string, bool)) (map[string]string, map[string]string) {
+	t.Helper()
+	accounts, refused, err := b.Accounts("pg-orders", decoded(t, values), recorded)
+	require.NoError(t, err)
+	secrets, reasons := map[string]string{}, map[string]string{}
+	for _, a := range accounts {
+		secrets[a.SecretName] = a.Username
+	}
+	for _, r := range refused {
+		reasons[r.Name] = r.Reason
+	}
+	return secrets, reasons
+}
+
+func TestTheUnionOfTheSourcesIsServed(t *testing.T) {
+	b := block(t, `
+format: {name: sha256}
+accounts:
+- {kind: ValuesMap, path: users}
+- {kind: ValuesMap, path: more.users}
+- {kind: Static, name: default, username: db_default, when: auth}
+- {kind: Static, name: app}
+`)
+	secrets, reasons := served(t, b, "{users: {app: {}, Report.Reader: null}, more: {users: {app: {x: 1}, bob: {}}}, auth: true}", nothingRecorded)
+	assert.Equal(t, map[string]string{
+		"pg-orders.app.account": "app", "pg-orders.report-reader.account": "Report.Reader",
+		"pg-orders.bob.account": "bob", "pg-orders.default.account": "db_default",
+	}, secrets)
+	assert.Empty(t, reasons)
+}
+
+func TestASourceOfAbsentValuesYieldsNothing(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: a.users}, {kind: Static, name: x, when: a.enabled}]")
+	for _, values := range []string{"{}", "{a: null}", "{a: {users: null, enabled: null}}", "{a: {users: {}, enabled: false}}"} {
+		accounts, refused, err := b.Accounts("r", decoded(t, values), nothingRecorded)
+		require.NoError(t, err, values)
+		assert.Empty(t, accounts, values)
+		assert.Empty(t, refused, values)
+	}
+}
+
+func TestASourceThatCannotReadItsValuesFails(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: a.users}, {kind: Static, name: x, when: a.enabled}]")
+	f := func(values, want string) {
+		t.Helper()
+		_, _, err := b.Accounts("r", decoded(t, values), nothingRecorded)
+		require.ErrorContains(t, err, want)
+	}
+	f("{a: {users: [bob]}}", "spec.credentials.accounts[0]: the value at a.users is no map")
+	f("{a: {users: bob}}", "a.users is no map")
+	f("{a: 7}", "the value at a is no map")
+	f("{a: {enabled: 'true'}}", "spec.credentials.accounts[1]: the value at a.enabled is no boolean")
+}
+
+func TestTwoNewNamesThatMeetInOneSecretNameAreBothRefused(t *testing.T) {
+	secrets, reasons := served(t, block(t, postgres), "{users: {Bob.Smith: {}, bob-smith: {}, app: {}}}", nothingRecorded)
+	assert.Equal(t, map[string]string{"pg-orders.app.account": "app"}, secrets)
+	assert.Contains(t, reasons["Bob.Smith"], `meets the account "bob-smith"`)
+	assert.Contains(t, reasons["bob-smith"], `meets the account "Bob.Smith"`)
+}
+
+func TestTheRecordedUsernameKeepsItsSecretName(t *testing.T) {
+	held := recorded(map[string]string{"bob-smith": "bob-smith"})
+	secrets, reasons := served(t, block(t, postgres), "{users: {Bob.Smith: {}, bob-smith: {}}}", held)
+	assert.Equal(t, map[string]string{"pg-orders.bob-smith.account": "bob-smith"}, secrets)
+	assert.Contains(t, reasons["Bob.Smith"], "holds another username")
+
+	secrets, reasons = served(t, block(t, postgres), "{users: {Bob.Smith: {}}}", held)
+	assert.Empty(t, secrets, "also when its account is no longer declared: its Secret must go first")
+	assert.Contains(t, reasons["Bob.Smith"], "holds another username")
+}
+
+func TestThePlatformsAccountsAreLeftAloneAndGoBeforeATenants(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}, {kind: Static, name: super, username: root, owner: platform}]")
+	accounts, refused, err := b.Accounts("r", decoded(t, "{users: {root: {}, Super: {}, app: {}}}"),
+		recorded(map[string]string{"root": "root", "super": "Super"}))
+	require.NoError(t, err)
+	require.Len(t, accounts, 1)
+	assert.Equal(t, "app", accounts[0].Name)
+	require.Len(t, refused, 3)
+	for _, r := range refused {
+		assert.Equal(t, r.Name == "super", r.Platform, r.Name)
+		assert.Contains(t, r.Reason, "the platform's own")
+	}
+}
+
+func TestATenantsNameThatIsThePlatformsIsOneAccountAndThePlatforms(t *testing.T) {
+	accounts, refused, err := block(t, postgres).Accounts("r", decoded(t, "{users: {root: {}}}"), nothingRecorded)
+	require.NoError(t, err)
+	assert.Empty(t, accounts)
+	require.Len(t, refused, 1)
+	assert.True(t, refused[0].Platform)
+}
+
+func TestTwoNamesOfOneUsernameAreServedOnlyWhereOneHasASecret(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}, {kind: Static, name: main, username: app}]")
+	secrets, reasons := served(t, b, "{users: {app: {}}}", nothingRecorded)
+	assert.Empty(t, secrets)
+	assert.Len(t, reasons, 2)
+	secrets, reasons = served(t, b, "{users: {app: {}}}", recorded(map[string]string{"main": "app"}))
+	assert.Equal(t, map[string]string{"pg-orders.main.account": "app"}, secrets)
+	assert.Contains(t, reasons["app"], "username")
+}
+
+func TestNamesThatCannotBeServedAreRefusedAndTheOthersServed(t *testing.T) {
+	f := func(name, want string) {
+		t.Helper()
+		accounts, refused, err := block(t, postgres).Accounts("pg", map[string]any{"users": map[string]any{name: nil, "app": nil}}, nothingRecorded)
+		require.NoError(t, err)
+		require.Len(t, accounts, 1, name)
+		assert.Equal(t, "app", accounts[0].Name)
+		require.Len(t, refused, 2, name)
+		i := slices.IndexFunc(refused, func(r definition.Refused) bool { return !r.Platform })
+		assert.Contains(t, refused[i].Reason, want)
+	}
+	f("", "no letter and no digit")
+	f("---", "no letter and no digit")
+	f("a b", "characters other than")
+	f("jürgen", "characters other than")
+	f("..a", "begins with '..'")
+	f("a\nb", "characters other than")
+	f(strings.Repeat("a", 64), "64 characters")
+	f(strings.Repeat("a", 254), "254 characters")
+}
+
+func TestASecretNameOverTheLimitIsRefused(t *testing.T) {
+	_, err := definition.SecretName(strings.Repeat("a", 64), "app")
+	assert.ErrorContains(t, err, "64 characters")
+	_, err = definition.SecretName(strings.Repeat("a.", 122)+"aaaaa", "app")
+	assert.Error(t, err)
+	_, err = definition.SecretName("UPPER", "app")
+	assert.Error(t, err)
+}
+
+func TestASecretNameIsSplitAtItsLastDots(t *testing.T) {
+	f := func(name, release, segment string, ok bool) {
+		t.Helper()
+		r, s, is := definition.SplitSecretName(name)
+		assert.Equal(t, []any{release, segment, ok}, []any{r, s, is}, name)
+	}
+	f("pg-orders.app.account", "pg-orders", "app", true)
+	f("a.b.app.account", "a.b", "app", true)
+	f("app.account", "", "", false)
+	f(".app.account", "", "", false)
+	f("pg..account", "", "", false)
+	f("pg.app", "", "", false)
+	f("", "", "", false)
+}
+
+func TestANamesPartOfASecretNameIsWhatAChartComputes(t *testing.T) {
+	f := func(name, want string) {
+		t.Helper()
+		got, err := definition.Segment(name)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	f("Bob.Smith", "bob-smith")
+	f("app", "app")
+	f("_app_", "app")
+	f("a--b", "a--b")
+	f("Ünal", "nal")
+	f("\u212Aelvin", "kelvin") // as Go's and so Helm's lower has it
+	f("a\xffb", "a-b")
+	f(strings.Repeat("x", 63)+"-", strings.Repeat("x", 63))
+}
+
+func TestWhateverTheNamesTheSecretNamesAreValidAndTheOutcomeIsStable(t *testing.T) {
+	b := block(t, postgres)
+	alphabet := []rune("abAB01.-_ ü")
+	property := func(seed int64) bool {
+		random := rand.New(rand.NewSource(seed))
+		users := map[string]any{}
+		for range random.Intn(12) {
+			name := make([]rune, random.Intn(4))
+			for i := range name {
+				name[i] = alphabet[random.Intn(len(alphabet))]
+			}
+			users[string(name)] = nil
+		}
+		values := map[string]any{"users": users}
+		accounts, refused, err := b.Accounts("pg", values, nothingRecorded)
+		if err != nil || len(accounts)+len(refused) != len(users)+1 {
+			return false
+		}
+		held := map[string]string{}
+		for _, a := range accounts {
+			if _, twice := held[a.Segment]; twice || len(validation.IsDNS1123Subdomain(a.SecretName)) > 0 {
+				return false
+			}
+			held[a.Segment] = a.Username
+		}
+		again, refusedAgain, err := b.Accounts("pg", values, recorded(held))
+		return err == nil && assert.ObjectsAreEqual(accounts, again) && len(refused) == len(refusedAgain)
+	}
+	require.NoError(t, quick.Check(property, &quick.Config{MaxCount: 3000}))
+}
+
+func FuzzASegmentIsADNSLabelAndItsOwnSegment(f *testing.F) {
+	for _, seed := range []string{"app", "Bob.Smith", "", "-", "\xff", "\u0130", strings.Repeat("Ab.", 40)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		segment, err := definition.Segment(name)
+		if err != nil {
+			assert.Empty(t, segment)
+			return
+		}
+		assert.Empty(t, validation.IsDNS1123Label(segment))
+		again, err := definition.Segment(segment)
+		require.NoError(t, err)
+		assert.Equal(t, segment, again)
+	})
+}
+
+func FuzzNoBlockIsReadInHalf(f *testing.F) {
+	f.Add(`{"format":{"name":"sha256"},"accounts":[{"kind":"ValuesMap","path":"users"}]}`)
+	f.Add(`{"format":{"name":"sha256","kind":"BuiltIn"},"accounts":[{"kind":"Static","name":"a","when":"b.c","owner":"platform"}],"secretLabels":{"a/b":""}}`)
+	f.Add(`{"format":null,"accounts":[{}],"x":[[]]}`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var raw any
+		if json.Unmarshal([]byte(text), &raw) != nil {
+			return
+		}
+		b, err := definition.Parse(raw)
+		if err != nil {
+			assert.NotEmpty(t, err.Error())
+			assert.Equal(t, definition.Block{}, b)
+			return
+		}
+		require.NotEmpty(t, b.Format.Name)
+		require.NotEmpty(t, b.Sources)
+		_, _, _ = b.Accounts("r", map[string]any{"users": map[string]any{text: nil}}, nothingRecorded)
+	})
+}
