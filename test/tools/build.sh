@@ -6,6 +6,18 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 mkdir -p bin/cache
 
+pid='' part=''
+interrupted() { # leaves no half-built target
+  if [ -n "$pid" ]; then
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+  fi
+  if [ -n "$part" ]; then rm -f "$part"; fi
+  echo "interrupted: what was built stays, the rest is built next time" >&2
+  exit 130
+}
+trap interrupted INT TERM HUP
+
 version() { # folder module
   (cd "test/tools/$1" && go list -m -f '{{.Version}}' "$2")
 }
@@ -16,17 +28,25 @@ build() { # name folder package version [ldflags]
   if [ ! -x "$target" ]; then
     echo "building $name $version (the first time this takes minutes)" >&2
     local start=$SECONDS
-    (cd "test/tools/$folder" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $ldflags" -o "$root/$target.part" "$package") &
-    local build=$!
-    trap 'kill $build 2>/dev/null || true' INT TERM
-    while kill -0 $build 2>/dev/null; do
-      sleep 1
+    part=$target.part.$$
+    (cd "test/tools/$folder" && CGO_ENABLED=0 exec go build -trimpath -ldflags "-s -w $ldflags" -o "$root/$part" "$package") &
+    pid=$!
+    local last=0
+    while kill -0 "$pid" 2>/dev/null; do
+      sleep 0.5
       local waited=$((SECONDS - start))
-      if [ $((waited % 15)) = 0 ] && [ $waited -gt 0 ]; then echo "  still building $name, ${waited}s" >&2; fi
+      if [ $((waited - last)) -ge 15 ]; then
+        last=$waited
+        echo "  still building $name, ${waited}s" >&2
+      fi
     done
-    wait $build
-    trap - INT TERM
-    mv "$target.part" "$target"
+    if ! wait "$pid"; then
+      rm -f "$part"
+      echo "building $name $version failed after $((SECONDS - start))s" >&2
+      exit 1
+    fi
+    mv "$part" "$target"
+    pid='' part=''
     echo "built $name $version in $((SECONDS - start))s" >&2
   fi
   ln -sfn "cache/$name-$version" "bin/$name"
@@ -35,8 +55,10 @@ build() { # name folder package version [ldflags]
 kubernetes=$(version kubernetes k8s.io/kubernetes)
 minor=$(echo "$kubernetes" | cut -d. -f2)
 names="-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
+build etcd etcd go.etcd.io/etcd/server/v3 "$(version etcd go.etcd.io/etcd/server/v3)"
+build victoria-logs victorialogs github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs "$(version victorialogs github.com/VictoriaMetrics/VictoriaLogs)"
+build nats-server nats github.com/nats-io/nats-server/v2 "$(version nats github.com/nats-io/nats-server/v2)"
 build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver "$kubernetes" "$names"
 build kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager "$kubernetes" "$names"
 build kubectl kubernetes k8s.io/kubernetes/cmd/kubectl "$kubernetes" "$names"
-build etcd etcd go.etcd.io/etcd/server/v3 "$(version etcd go.etcd.io/etcd/server/v3)"
-build victoria-logs victorialogs github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs "$(version victorialogs github.com/VictoriaMetrics/VictoriaLogs)"
+build helm helm helm.sh/helm/v4/cmd/helm "$(version helm helm.sh/helm/v4)"

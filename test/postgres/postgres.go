@@ -1,0 +1,309 @@
+// Package postgres runs a real PostgreSQL server for the demo and the tests: on loopback, at a free port, with SCRAM
+// as the only way in over TCP. It stores what it is given as a password, as a database operator does, so that a stored
+// form is judged by PostgreSQL itself.
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mintlog/mintlog/test/sandbox/process"
+)
+
+const (
+	host      = "127.0.0.1"
+	superuser = "postgres"
+	database  = "postgres"
+)
+
+// A Postgres is a running server.
+type Postgres struct {
+	programs   string // the folder of initdb, postgres and psql
+	directory  string
+	temporary  bool
+	port       string
+	password   string              // of the superuser
+	credential *syscall.Credential // of the user that owns the data; nil: ours
+	server     *process.Process
+}
+
+// Start finds PostgreSQL on this machine, or on Debian as root installs Debian's, and starts it with its data in a new
+// folder of the directory; empty: a temporary one, which Stop removes. As root the server runs as an unprivileged user:
+// a directory that others cannot enter is passed over for a temporary one. Progress goes to progress, a line each; nil:
+// nowhere. The server ends with Stop, with the context and with this process.
+func Start(ctx context.Context, directory string, progress io.Writer) (*Postgres, error) {
+	if progress == nil {
+		progress = io.Discard
+	}
+	programs, err := find(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	if os.Getuid() == 0 && !othersEnter(directory) {
+		directory = ""
+	}
+	p := &Postgres{programs: programs, temporary: directory == ""}
+	if p.directory, err = os.MkdirTemp(directory, "postgres-"); err != nil {
+		return nil, err
+	}
+	if err := p.prepare(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("preparing PostgreSQL's data: %w", err), p.Stop())
+	}
+	if err := p.serve(ctx); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	context.AfterFunc(ctx, func() { _ = p.Stop() })
+	return p, nil
+}
+
+// othersEnter says whether any user may enter a folder.
+func othersEnter(folder string) bool {
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		return false
+	}
+	for {
+		info, err := os.Stat(folder)
+		if err != nil || info.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+		if folder == filepath.Dir(folder) {
+			return true
+		}
+		folder = filepath.Dir(folder)
+	}
+}
+
+// find is the folder of PostgreSQL's programs.
+func find(ctx context.Context, progress io.Writer) (string, error) {
+	if programs := installed(); programs != "" {
+		return programs, nil
+	}
+	const advice = "PostgreSQL is missing: install the package postgresql (it is looked for in PATH and in /usr/lib/postgresql/*/bin)"
+	apt, err := exec.LookPath("apt-get")
+	if err != nil || os.Getuid() != 0 {
+		return "", errors.New(advice)
+	}
+	fmt.Fprintln(progress, "PostgreSQL is missing: installing Debian's package postgresql")
+	began := time.Now()
+	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-y", "-q", "--no-install-recommends", "postgresql"}} {
+		command := exec.CommandContext(ctx, apt, arguments...)
+		command.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if output, err := command.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%s; apt-get %s failed: %w: %s", advice, arguments[0], err, lastLines(output))
+		}
+	}
+	fmt.Fprintf(progress, "PostgreSQL is installed, in %s\n", time.Since(began).Round(time.Second))
+	if programs := installed(); programs != "" {
+		return programs, nil
+	}
+	return "", errors.New(advice)
+}
+
+// installed is the folder of the newest PostgreSQL that is whole, or empty.
+func installed() string {
+	folders := filepath.SplitList(os.Getenv("PATH"))
+	packaged, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is well formed: no error
+	slices.SortFunc(packaged, func(a, b string) int { return release(b) - release(a) })
+	for _, folder := range append(folders, packaged...) {
+		if whole(folder) {
+			return folder
+		}
+	}
+	return ""
+}
+
+func release(folder string) int {
+	number, err := strconv.Atoi(filepath.Base(filepath.Dir(folder)))
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+func whole(folder string) bool {
+	for _, program := range []string{"initdb", "postgres", "psql"} {
+		if _, err := exec.LookPath(filepath.Join(folder, program)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// prepare makes the data directory. PostgreSQL refuses to run as root: then it belongs to an unprivileged user.
+func (p *Postgres) prepare(ctx context.Context) error {
+	if os.Getuid() == 0 {
+		owner, err := unprivileged()
+		if err != nil {
+			return err
+		}
+		p.credential = owner
+	}
+	p.password = rand.Text()
+	passwordFile := filepath.Join(p.directory, "password")
+	if err := os.WriteFile(passwordFile, []byte(p.password+"\n"), 0o600); err != nil {
+		return err
+	}
+	for _, path := range []string{p.directory, passwordFile} {
+		if p.credential == nil {
+			break
+		}
+		if err := os.Chown(path, int(p.credential.Uid), int(p.credential.Gid)); err != nil {
+			return err
+		}
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(p.programs, "initdb"), "--pgdata="+p.data(), "--username="+superuser,
+		"--pwfile="+passwordFile, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions")
+	initdb.Dir = "/"
+	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: p.credential}
+	if output, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, lastLines(output))
+	}
+	return os.Remove(passwordFile)
+}
+
+// unprivileged is the user postgres, or nobody.
+func unprivileged() (*syscall.Credential, error) {
+	for _, name := range []string{"postgres", "nobody"} {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(found.Uid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.ParseUint(found.Gid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+}
+
+func (p *Postgres) serve(ctx context.Context) error {
+	address, err := process.FreeAddress()
+	if err != nil {
+		return err
+	}
+	if _, p.port, err = net.SplitHostPort(address); err != nil {
+		return err
+	}
+	p.server, err = process.Start(ctx, process.Options{
+		Name:      "PostgreSQL",
+		Path:      filepath.Join(p.programs, "postgres"),
+		Directory: "/",
+		Arguments: []string{
+			"-D", p.data(),
+			"-c", "listen_addresses=" + host,
+			"-c", "port=" + p.port,
+			"-c", "unix_socket_directories=", // their paths may be no longer than 107 bytes
+			"-c", "fsync=off",
+			"-c", "log_min_error_statement=panic", // a statement may hold a password
+		},
+		LogFile: p.LogFile(),
+		Ready: func(ctx context.Context) error {
+			_, err := p.query(ctx, superuser, p.password, "SELECT 1")
+			return err
+		},
+		StopSignal:  syscall.SIGINT,  // do not wait for clients
+		DeathSignal: syscall.SIGQUIT, // at once, with its children
+		Grace:       10 * time.Second,
+		Credential:  p.credential,
+	})
+	return err
+}
+
+// Stop ends the server and removes its directory if Start made a temporary one.
+func (p *Postgres) Stop() error {
+	var err error
+	if p.server != nil {
+		err = p.server.Stop()
+	}
+	if p.temporary {
+		err = errors.Join(err, os.RemoveAll(p.directory))
+	}
+	return err
+}
+
+// SetPassword stores a password as a database operator does: as it is, whatever form it has. PostgreSQL takes what it
+// knows as a verifier for one, and hashes anything else. The role is made at its first use.
+func (p *Postgres) SetPassword(ctx context.Context, role, stored string) error {
+	if strings.ContainsRune(role+stored, 0) {
+		return errors.New("neither a role nor a password may hold a NUL")
+	}
+	statement := fmt.Sprintf(`SELECT %s WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = %s) \gexec
+ALTER ROLE %s PASSWORD %s;
+`, literal("CREATE ROLE "+identifier(role)+" LOGIN"), literal(role), identifier(role), literal(stored))
+	if _, err := p.query(ctx, superuser, p.password, statement); err != nil {
+		return fmt.Errorf("setting the password of the role %s: %w", role, err)
+	}
+	return nil
+}
+
+// Login logs in with libpq, over TCP, and returns nil if PostgreSQL let the role in.
+func (p *Postgres) Login(ctx context.Context, role, password string) error {
+	who, err := p.query(ctx, role, password, "SELECT current_user;\n")
+	if err != nil {
+		return fmt.Errorf("logging in as %s: %w", role, err)
+	}
+	if who != role {
+		return fmt.Errorf("logged in as %s, and PostgreSQL says it is %s", role, who)
+	}
+	return nil
+}
+
+// Version is what PostgreSQL calls itself, such as "15.13".
+func (p *Postgres) Version(ctx context.Context) (string, error) {
+	return p.query(ctx, superuser, p.password, "SHOW server_version;\n")
+}
+
+// LogFile is the path of the server's log.
+func (p *Postgres) LogFile() string { return filepath.Join(p.directory, "postgres.log") }
+
+// Address is the host and port.
+func (p *Postgres) Address() string { return net.JoinHostPort(host, p.port) }
+
+// query runs statements with psql. They go in at standard input and the password through the environment, which
+// nobody else on the machine sees, as they would a command line.
+func (p *Postgres) query(ctx context.Context, role, password, statements string) (string, error) {
+	psql := exec.CommandContext(ctx, filepath.Join(p.programs, "psql"), "--no-psqlrc", "--no-password", "--tuples-only",
+		"--no-align", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse")
+	psql.Dir = "/"
+	psql.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
+		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
+	}
+	psql.Stdin = strings.NewReader(statements)
+	var output, complaint strings.Builder
+	psql.Stdout, psql.Stderr = &output, &complaint
+	if err := psql.Run(); err != nil {
+		return "", fmt.Errorf("psql: %w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	return strings.TrimSpace(output.String()), nil
+}
+
+func (p *Postgres) data() string { return filepath.Join(p.directory, "data") }
+
+func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+func literal(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }
+
+func lastLines(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+}
