@@ -125,7 +125,7 @@ func (s *Sandbox) prepareDirectory() error {
 		addresses = append(addresses, &s.apiServerAddresses[number])
 	}
 	for _, address := range addresses {
-		if *address, err = freeAddress(); err != nil {
+		if *address, err = process.FreeAddress(); err != nil {
 			return err
 		}
 	}
@@ -191,8 +191,8 @@ func (s *Sandbox) Stop() error {
 		s.release()
 	}
 	var stops []func() error
-	for _, process := range ours {
-		stops = append(stops, process.Stop)
+	for _, mintlog := range ours {
+		stops = append(stops, mintlog.Stop)
 	}
 	err := together(stops...)
 	stops = nil

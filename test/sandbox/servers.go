@@ -4,17 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
@@ -26,7 +23,7 @@ const (
 )
 
 func (s *Sandbox) startEtcd(ctx context.Context) error {
-	peer, err := freeAddress()
+	peer, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -122,7 +119,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context, number int) error {
 // startControllerManager starts what the cluster needs to behave like one where Secrets are concerned: garbage
 // collection by owner reference, the deletion of namespaces, service accounts, the aggregation of roles.
 func (s *Sandbox) startControllerManager(ctx context.Context) error {
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -164,7 +161,7 @@ func (s *Sandbox) startControllerManager(ctx context.Context) error {
 // StartNATS starts a NATS server with JetStream, for parts of mintlog in processes of their own: file store, every
 // write synced. It returns the server's URL.
 func (s *Sandbox) StartNATS(ctx context.Context) (string, error) {
-	address, err := freeAddress()
+	address, err := process.FreeAddress()
 	if err != nil {
 		return "", err
 	}
@@ -245,33 +242,4 @@ func answers(client *http.Client, url string) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-var (
-	takenMutex sync.Mutex
-	taken      = map[int]bool{} // ports this process has given away
-)
-
-// freeAddress finds a port of 127.0.0.1 that nobody listens on. It lies below the ports that the kernel gives to
-// outgoing connections, so that none of those takes it before the server does.
-func freeAddress() (string, error) {
-	takenMutex.Lock()
-	defer takenMutex.Unlock()
-	for range 100 {
-		port := 15000 + rand.IntN(17000)
-		if taken[port] {
-			continue
-		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		listener, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		if err := listener.Close(); err != nil {
-			return "", err
-		}
-		taken[port] = true
-		return address, nil
-	}
-	return "", errors.New("finding a free port of 127.0.0.1: 100 tries failed")
 }

@@ -31,10 +31,11 @@ type Options struct {
 	Ready       func(ctx context.Context) error
 	ReadyWithin time.Duration
 
-	StopSignal syscall.Signal      // what Stop sends; SIGTERM if zero
-	Grace      time.Duration       // how long Stop waits before it kills; 30 s if zero
-	Credential *syscall.Credential // the user to run as; nil: our own
-	Detached   bool                // it may outlive this process, and a closed terminal
+	StopSignal  syscall.Signal      // what Stop sends; SIGTERM if zero
+	DeathSignal syscall.Signal      // what it gets when this process dies; SIGKILL if zero
+	Grace       time.Duration       // how long Stop waits before it kills; 30 s if zero
+	Credential  *syscall.Credential // the user to run as; nil: our own
+	Detached    bool                // it may outlive this process, and a closed terminal
 }
 
 // A Process is a running server, or one that has run.
@@ -55,6 +56,9 @@ func Start(ctx context.Context, options Options) (*Process, error) {
 	}
 	if options.StopSignal == 0 {
 		options.StopSignal = syscall.SIGTERM
+	}
+	if options.DeathSignal == 0 {
+		options.DeathSignal = syscall.SIGKILL
 	}
 	if options.Grace == 0 {
 		options.Grace = 30 * time.Second
