@@ -1,0 +1,285 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mintlog/mintlog/mint/request"
+)
+
+// Limits of a request, in bytes. kube-apiserver drops an audit event that grows too large, and the URI and the user
+// name stand in it, escaped.
+const (
+	maxURI      = 8 << 10
+	maxUsername = 1024
+	maxBody     = 64 << 10
+)
+
+// remoteUserHeader is where kube-apiserver, as the front proxy, names the user on whose behalf it calls.
+const remoteUserHeader = "X-Remote-User"
+
+// A guard stands before everything else in the server and refuses, with nothing read of the body and nothing written,
+// what would be done without an audit event that says so: what lets a client take its request off kube-apiserver's log
+// or falsify what the log says of it. It also refuses what would do a write and lose the answer.
+type guard struct {
+	next    http.Handler
+	now     func() time.Time
+	log     *slog.Logger
+	refused *prometheus.CounterVec // by reason
+}
+
+func newGuard(next http.Handler, now func() time.Time, log *slog.Logger, registerer prometheus.Registerer) (*guard, error) {
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "mintlog_api_refused_requests_total",
+		Help: "Requests refused before anything was done, because they would have escaped or falsified the audit log.",
+	}, []string{"reason"})
+	if err := registerer.Register(refused); err != nil {
+		return nil, fmt.Errorf("register the metrics of refused requests: %w", err)
+	}
+	return &guard{next: next, now: now, log: log, refused: refused}, nil
+}
+
+// A refusal is an answer to a request that goes no further.
+type refusal struct {
+	code    int
+	label   string // of the metric
+	message string // what is wrong and what to do
+}
+
+// ServeHTTP answers the request if it is refused, and hands it on with the request's origin in its context if not.
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	received := g.now()
+	if no := check(r); no != nil {
+		g.refused.WithLabelValues(no.label).Inc()
+		g.log.Debug("refused a request", "reason", no.label, "method", r.Method)
+		no.write(w)
+		return
+	}
+	auditID := ""
+	if !isRead(r) {
+		auditID = r.Header.Get(auditIDHeader)
+		w.Header().Set("Cache-Control", "no-store")
+	}
+	g.next.ServeHTTP(w, r.WithContext(request.With(r.Context(), auditID, received)))
+}
+
+const auditIDHeader = "Audit-Id" // as net/http spells it
+
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// check says why the request is refused, or nil. Of one that is not, it has made the parts unambiguous that decide how
+// the body is read and the answer is written.
+func check(r *http.Request) *refusal {
+	checks := []func(*http.Request) *refusal{checkURI, checkUser, checkImpersonation}
+	if !isRead(r) {
+		// Expect goes first: its body must stay unread.
+		checks = append([]func(*http.Request) *refusal{checkExpect}, checks...)
+		checks = append(checks, checkConnection, checkAuditID)
+	}
+	if r.Method == http.MethodPost {
+		checks = append(checks, checkBody, checkAccept, forceStrictFields)
+	}
+	for _, check := range checks {
+		if no := check(r); no != nil {
+			return no
+		}
+	}
+	return nil
+}
+
+// checkExpect refuses what makes kube-apiserver record code 100 in place of the answer's.
+func checkExpect(r *http.Request) *refusal {
+	if len(r.Header.Values("Expect")) > 0 {
+		return &refusal{http.StatusExpectationFailed, "expect",
+			"the Expect header is not served, because the audit log would not show the answer: send the request without it"}
+	}
+	return nil
+}
+
+// checkURI refuses a URI that may push the audit event over its limit, or whose query the log's readers could take for
+// something else than the server does.
+func checkURI(r *http.Request) *refusal {
+	if len(r.RequestURI) > maxURI {
+		return &refusal{http.StatusRequestURITooLong, "uri",
+			fmt.Sprintf("the URI has %d bytes, and its audit event could be dropped for it: send at most %d", len(r.RequestURI), maxURI)}
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		return &refusal{http.StatusBadRequest, "query",
+			"the query string of the URI does not parse: percent-encode it, and separate its parameters with &"}
+	}
+	return nil
+}
+
+// checkUser refuses a user name that the audit log would not show as it is. A request without one did not come through
+// kube-apiserver: a read goes on to be authenticated, because health checks come straight from the kubelet.
+func checkUser(r *http.Request) *refusal {
+	users := r.Header.Values(remoteUserHeader)
+	switch {
+	case len(users) == 0 && isRead(r):
+		return nil
+	case len(users) == 0 || users[0] == "":
+		return &refusal{http.StatusUnauthorized, "user",
+			"this server is reached through kube-apiserver only: send the request there, to the same path"}
+	case len(users) > 1:
+		return &refusal{http.StatusBadRequest, "user", "the request names more than one user"}
+	case !utf8.ValidString(users[0]):
+		return &refusal{http.StatusBadRequest, "user",
+			"the user name is not UTF-8, so the audit log would show another: log in under another name"}
+	case len(users[0]) > maxUsername:
+		return &refusal{http.StatusBadRequest, "user",
+			fmt.Sprintf("the user name has %d bytes: log in under one of at most %d", len(users[0]), maxUsername)}
+	}
+	return nil
+}
+
+// checkImpersonation refuses what kube-apiserver has always acted upon and taken off: here it would change the user
+// after the log named one.
+func checkImpersonation(r *http.Request) *refusal {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return &refusal{http.StatusBadRequest, "impersonation",
+				"impersonation is for kube-apiserver to decide: the header " + name + " must have a value that it acts upon"}
+		}
+	}
+	return nil
+}
+
+// checkConnection refuses what makes kube-apiserver record 101 or 503 in place of the answer's code, and hop-by-hop
+// names that would take headers off the request.
+func checkConnection(r *http.Request) *refusal {
+	no := &refusal{http.StatusBadRequest, "connection",
+		"the Connection header may say close or keep-alive, and nothing may ask for an upgrade, because the audit log would not show the answer"}
+	if len(r.Header.Values("Upgrade")) > 0 {
+		return no
+	}
+	for _, value := range r.Header.Values("Connection") {
+		for token := range strings.SplitSeq(value, ",") {
+			switch strings.ToLower(strings.TrimSpace(token)) {
+			case "", "close", "keep-alive":
+			default:
+				return no
+			}
+		}
+	}
+	return nil
+}
+
+// checkAuditID refuses a request whose audit event could not be found again, or could not be told from others.
+func checkAuditID(r *http.Request) *refusal {
+	ids := r.Header.Values(auditIDHeader)
+	switch {
+	case len(ids) == 0:
+		return &refusal{http.StatusBadRequest, "audit-id",
+			"the Audit-ID header was lost on the way: do not name it in the Connection header"}
+	case len(ids) > 1:
+		return &refusal{http.StatusBadRequest, "audit-id", "the Audit-ID header was sent more than once: send it once, or not at all"}
+	case len(ids[0]) != len(uuid.Nil.String()) || uuid.Validate(ids[0]) != nil:
+		return &refusal{http.StatusBadRequest, "audit-id",
+			"the Audit-ID header is not a UUID: send a new random one with each request, or none"}
+	}
+	return nil
+}
+
+// checkBody refuses a body that is too large to be one of ours, or is no plain JSON. A body of unknown length is cut
+// off at the limit where it is read.
+func checkBody(r *http.Request) *refusal {
+	if r.ContentLength > maxBody {
+		return &refusal{http.StatusRequestEntityTooLarge, "body",
+			fmt.Sprintf("the body has %d bytes: send at most %d", r.ContentLength, maxBody)}
+	}
+	if len(r.Header.Values("Content-Encoding")) > 0 {
+		return &refusal{http.StatusUnsupportedMediaType, "content-type", "the body is encoded: send it as it is, without Content-Encoding"}
+	}
+	types := r.Header.Values("Content-Type")
+	if len(types) == 1 {
+		if mediaType, _, err := mime.ParseMediaType(types[0]); err == nil && mediaType == "application/json" {
+			return nil
+		}
+	}
+	return &refusal{http.StatusUnsupportedMediaType, "content-type", "the body must be JSON: send it with Content-Type: application/json"}
+}
+
+// checkAccept refuses an answer in a form that would lose the password after it was stored, and leaves the one form
+// that is answered in.
+func checkAccept(r *http.Request) *refusal {
+	no := &refusal{http.StatusNotAcceptable, "accept",
+		"the answer is the whole object, in JSON or YAML: send Accept: application/json, without as, g or v"}
+	chosen := ""
+	for element := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		if element = strings.TrimSpace(element); element == "" {
+			continue
+		}
+		mediaType, parameters, err := mime.ParseMediaType(element)
+		if err != nil {
+			return no
+		}
+		for _, transformation := range []string{"as", "g", "v"} {
+			if _, ok := parameters[transformation]; ok {
+				return no
+			}
+		}
+		if form := answered(mediaType); chosen == "" {
+			chosen = form
+		}
+	}
+	if chosen == "" && strings.TrimSpace(strings.Join(r.Header.Values("Accept"), "")) != "" {
+		return no
+	}
+	if chosen == "" {
+		chosen = "application/json"
+	}
+	r.Header.Set("Accept", chosen)
+	return nil
+}
+
+// answered is the media type in which a request for mediaType is answered, "" if it is not.
+func answered(mediaType string) string {
+	switch mediaType {
+	case "application/json", "application/*", "*/*":
+		return "application/json"
+	case "application/yaml":
+		return "application/yaml"
+	}
+	return ""
+}
+
+// forceStrictFields makes unknown and duplicate fields of the body an error: a misspelt precondition must not mint.
+func forceStrictFields(r *http.Request) *refusal {
+	query := r.URL.Query()
+	query.Set("fieldValidation", metav1.FieldValidationStrict)
+	r.URL.RawQuery = query.Encode()
+	return nil
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusBadRequest:            metav1.StatusReasonBadRequest,
+	http.StatusUnauthorized:          metav1.StatusReasonUnauthorized,
+	http.StatusNotAcceptable:         metav1.StatusReasonNotAcceptable,
+	http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
+	http.StatusUnsupportedMediaType:  metav1.StatusReasonUnsupportedMediaType,
+}
+
+func (no *refusal) write(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(no.code)
+	// A client that has gone away gets no answer, and there is nothing else to tell it.
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Message:  no.message,
+		Reason:   reasons[no.code],
+		Code:     int32(no.code),
+	})
+}
