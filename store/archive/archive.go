@@ -1,0 +1,323 @@
+// Package archive keeps audit events in VictoriaLogs, in the flat shape that Cozystack's own pipeline writes, so that
+// one query serves both, and reads them back as the events they were.
+package archive
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mintlog/mintlog/store/event"
+)
+
+const (
+	maxBatch      = 3 << 20  // bytes of lines in one insert, before compression
+	maxRow        = 16 << 20 // bytes of one line of an answer
+	idsPerQuery   = 200      // a query may have 16 KiB
+	sourceArchive = "archive"
+)
+
+// ErrLineTooLong is returned when the archive answers with a line that no row of it can be.
+var ErrLineTooLong = errors.New("line of the archive's answer is too long")
+
+// A StatusError is an answer of VictoriaLogs other than 2xx.
+type StatusError struct {
+	Doing   string
+	Code    int
+	Message string // the beginning of its text; empty for inserts, whose errors quote the lines sent
+}
+
+func (e *StatusError) Error() string {
+	if e.Message == "" {
+		return fmt.Sprintf("%s: VictoriaLogs answered %d", e.Doing, e.Code)
+	}
+	return fmt.Sprintf("%s: VictoriaLogs answered %d: %q", e.Doing, e.Code, e.Message)
+}
+
+// An Archive is one VictoriaLogs. Its methods may be called concurrently.
+type Archive struct {
+	base   string
+	client *http.Client
+}
+
+// New returns the archive at baseURL ("http://host:9428"). The client decides on TLS and timeouts; nil means
+// http.DefaultClient, where only a context ends a call.
+func New(baseURL string, client *http.Client) *Archive {
+	if client == nil {
+		client = http.DefaultClient
+	}
+	return &Archive{base: strings.TrimRight(baseURL, "/"), client: client}
+}
+
+// Insert sends the events in bounded batches. An event that is too long is a *TooLongError, and nothing was sent then.
+// VictoriaLogs answers success for what it drops, and shows what it takes after about a second: ask Present.
+func (a *Archive) Insert(ctx context.Context, list []event.Event) error {
+	lines := make([][]byte, len(list))
+	for i := range list {
+		line, err := encode(&list[i])
+		var tooLong *TooLongError
+		if errors.As(err, &tooLong) {
+			tooLong.Index = i
+		}
+		if err != nil {
+			return err
+		}
+		lines[i] = line
+	}
+	return a.insertLines(ctx, lines)
+}
+
+func (a *Archive) insertLines(ctx context.Context, lines [][]byte) error {
+	for first := 0; first < len(lines); {
+		size, end := 0, first
+		for end < len(lines) && (end == first || size+len(lines[end]) <= maxBatch) {
+			size += len(lines[end])
+			end++
+		}
+		if err := a.insertBatch(ctx, lines[first:end]); err != nil {
+			return err
+		}
+		first = end
+	}
+	return nil
+}
+
+func (a *Archive) insertBatch(ctx context.Context, lines [][]byte) error {
+	var body bytes.Buffer
+	compressor := gzip.NewWriter(&body)
+	for _, line := range lines {
+		if _, err := compressor.Write(line); err != nil {
+			return fmt.Errorf("compress a batch: %w", err)
+		}
+	}
+	if err := compressor.Close(); err != nil {
+		return fmt.Errorf("compress a batch: %w", err)
+	}
+	const path = "/insert/jsonline?_stream_fields=log_source,stage,verb&_msg_field=_msg&_time_field=_time"
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+path, &body)
+	if err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/stream+json")
+	request.Header.Set("Content-Encoding", "gzip")
+	answer, err := a.do(request, "insert")
+	var status *StatusError
+	if errors.As(err, &status) {
+		status.Message = ""
+	}
+	if err != nil {
+		return err
+	}
+	return answer.Close()
+}
+
+// do sends a request and returns the body of its answer if that is a success.
+func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error) {
+	request.Header.Set("AccountID", "0")
+	request.Header.Set("ProjectID", "0")
+	answer, err := a.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	if answer.StatusCode/100 == 2 {
+		return answer.Body, nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 300))
+	return nil, errors.Join(&StatusError{Doing: doing, Code: answer.StatusCode, Message: string(text)}, answer.Body.Close())
+}
+
+// Query calls handle with every event that the query asks for, each once however often it was inserted, marked with
+// Source "archive". It stops at handle's first error and returns that. It keeps 32 bytes of each event it has passed on.
+func (a *Archive) Query(ctx context.Context, q Query, handle func(event.Event) error) error {
+	found := &results{query: q, handle: handle, seen: map[[sha256.Size]byte]struct{}{}}
+	var err error
+	if q.NewestFirst {
+		err = a.pages(ctx, q, found)
+	} else {
+		err = a.rows(ctx, q.filter(), func(r row) error { return found.take(r) })
+	}
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// errEnough ends a query at its limit.
+var errEnough = errors.New("enough")
+
+// results passes events on, each once, until the query's limit.
+type results struct {
+	query  Query
+	handle func(event.Event) error
+	seen   map[[sha256.Size]byte]struct{}
+}
+
+func (f *results) take(r row) error {
+	e, err := fromRow(r)
+	if err != nil || !f.query.matches(&e) {
+		return nil // another pipeline's row, which a request or write of ours never looks like
+	}
+	var id [sha256.Size]byte
+	if _, err := hex.Decode(id[:], []byte(e.Identity())); err != nil {
+		return fmt.Errorf("read an event's identity: %w", err)
+	}
+	if _, ok := f.seen[id]; ok {
+		return nil
+	}
+	f.seen[id] = struct{}{}
+	e.Source = sourceArchive
+	if err := f.handle(e); err != nil {
+		return err
+	}
+	if f.query.Limit > 0 && len(f.seen) >= f.query.Limit {
+		return errEnough
+	}
+	return nil
+}
+
+const firstPage = 1000
+
+// pages reads newest first, page by page: VictoriaLogs sorts no more than it can hold. A page whose rows are all of one
+// time is asked for again twice as long.
+func (a *Archive) pages(ctx context.Context, q Query, found *results) error {
+	size := firstPage
+	if q.Limit > 0 {
+		size = min(size, 2*q.Limit+10)
+	}
+	for {
+		count := 0
+		var oldest time.Time
+		pipe := " | sort by (_time desc, " + fieldEventID + " desc) limit " + strconv.Itoa(size)
+		err := a.rows(ctx, q.filter()+pipe, func(r row) error {
+			count++
+			if t, err := readTime(r, fieldTime, ""); err == nil {
+				oldest = t
+			}
+			return found.take(r)
+		})
+		if err != nil || count < size {
+			return err
+		}
+		end := oldest.Add(time.Nanosecond) // rows of that very time may be on both sides of the page's end
+		if end.Equal(q.End) {
+			size *= 2
+		}
+		q.End = end
+	}
+}
+
+// rows streams the rows of a LogsQL query.
+func (a *Archive) rows(ctx context.Context, logsQL string, handle func(row) error) error {
+	body := strings.NewReader(url.Values{"query": {logsQL}}.Encode())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+"/select/logsql/query", body)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, err := a.do(request, "query")
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	return readRows(answer, handle)
+}
+
+func readRows(answer io.Reader, handle func(row) error) error {
+	lines := bufio.NewScanner(answer)
+	lines.Buffer(make([]byte, 0, 64<<10), maxRow)
+	for lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var r row
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return fmt.Errorf("read the archive's answer: %w", err)
+		}
+		if err := handle(r); err != nil {
+			return err
+		}
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return ErrLineTooLong
+	case err != nil:
+		return fmt.Errorf("read the archive's answer: %w", err)
+	}
+	return nil
+}
+
+// Present returns the identities of those events that the archive shows. What was inserted within about a second may
+// not be shown yet.
+func (a *Archive) Present(ctx context.Context, list []event.Event) (map[string]bool, error) {
+	present := map[string]bool{}
+	for first := 0; first < len(list); first += idsPerQuery {
+		part := list[first:min(len(list), first+idsPerQuery)]
+		err := a.rows(ctx, presentQuery(part), func(r row) error {
+			present[r[fieldEventID]] = true
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return present, nil
+}
+
+func presentQuery(list []event.Event) string {
+	first, last := rowTime(&list[0]), rowTime(&list[0])
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = quote(list[i].Identity())
+		if t := rowTime(&list[i]); t.Before(first) {
+			first = t
+		} else if t.After(last) {
+			last = t
+		}
+	}
+	return timeFilter(first, last.Add(time.Microsecond)) + " _stream:{log_source=" + quote(logSource) + "} " +
+		fieldEventID + ":in(" + strings.Join(ids, ",") + ") | uniq by (" + fieldEventID + ")"
+}
+
+// replayBatch is how many events ReplayInto publishes at a time.
+const replayBatch = 500
+
+// ReplayInto publishes the events that the query asks for, in bounded batches, and returns how many. Each bears Source
+// "archive".
+func (a *Archive) ReplayInto(ctx context.Context, q Query, publish func(context.Context, []event.Event) error) (int, error) {
+	count := 0
+	batch := make([]event.Event, 0, replayBatch)
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		if err := publish(ctx, batch); err != nil {
+			return fmt.Errorf("publish what the archive has: %w", err)
+		}
+		count += len(batch)
+		batch = make([]event.Event, 0, replayBatch)
+		return nil
+	}
+	err := a.Query(ctx, q, func(e event.Event) error {
+		batch = append(batch, e)
+		if len(batch) < replayBatch {
+			return nil
+		}
+		return flush()
+	})
+	if err != nil {
+		return count, err
+	}
+	return count, flush()
+}

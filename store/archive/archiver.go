@@ -1,0 +1,370 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/stream"
+)
+
+// Defaults and bounds of an Archiver.
+const (
+	defaultBatch  = 500
+	defaultWait   = time.Second
+	defaultSettle = 6 * time.Second // VictoriaLogs writes what it took to disk within five
+	defaultTries  = 5
+
+	// visible is how long VictoriaLogs may take to show what it was sent.
+	visible = 3 * time.Second
+	// maxHeld is how many events of one consumer wait for their confirmation at a time.
+	maxHeld    = 10_000
+	maxBackoff = 30 * time.Second
+	// callTimeout ends what an archive that hangs was asked, well within the time in which a message is acknowledged.
+	callTimeout = 20 * time.Second
+	// retentionAge is how long VictoriaLogs' configuration is taken to be what it was.
+	retentionAge = 10 * time.Minute
+)
+
+// ArchiverOptions say from where an Archiver reads, where to it writes, and how patiently.
+type ArchiverOptions struct {
+	Archive *Archive
+	Stream  *stream.Stream
+
+	Batch  int           // events fetched at a time; 0: 500
+	Wait   time.Duration // for a batch to fill; 0: a second
+	Settle time.Duration // between an insert and the read-back that counts; 0: 6 s. Less than VictoriaLogs needs to write to disk would lose events in its crash
+	Tries  int           // times that an event may be missing at its read-back; 0: 5
+
+	Now        func() time.Time // nil: time.Now
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// An Archiver brings the events of the stream into the archive. It acknowledges an event when it has read it back,
+// later than VictoriaLogs needs to write it to disk, and asks what is there before it inserts, so a restart repeats
+// nothing.
+type Archiver struct {
+	options ArchiverOptions
+	metrics *archiverMetrics
+
+	mu        sync.Mutex
+	retention retention // guarded by mu, as is the next
+	readAt    time.Time
+}
+
+type archiverMetrics struct {
+	inserted, found, acknowledged, unconfirmed, errors prometheus.Counter
+	setAside                                           *prometheus.CounterVec
+	held                                               *prometheus.GaugeVec
+}
+
+func newArchiverMetrics(registerer prometheus.Registerer) (*archiverMetrics, error) {
+	var collectors []prometheus.Collector
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "mintlog_archive_" + name, Help: help})
+		collectors = append(collectors, c)
+		return c
+	}
+	m := &archiverMetrics{
+		inserted:     counter("inserted_total", "Events sent to VictoriaLogs."),
+		found:        counter("found_total", "Events that VictoriaLogs had before they were sent."),
+		acknowledged: counter("acknowledged_total", "Messages acknowledged after their event was read back."),
+		unconfirmed:  counter("unconfirmed_total", "Events that were sent and not found when read back; each is tried again."),
+		errors:       counter("errors_total", "Calls of VictoriaLogs or the stream that failed; each is tried again."),
+		setAside: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mintlog_archive_set_aside_total", Help: "Events that are not archived, by reason.",
+		}, []string{"reason"}),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mintlog_archive_held", Help: "Events sent that wait for their confirmation.",
+		}, []string{"consumer"}),
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	var err error
+	for _, c := range append(collectors, m.setAside, m.held) {
+		err = errors.Join(err, registerer.Register(c))
+	}
+	return m, err
+}
+
+// Why an event is not archived.
+const (
+	reasonTooLong     = "too_long"
+	reasonRetention   = "retention"
+	reasonUnconfirmed = "unconfirmed"
+)
+
+// NewArchiver returns an Archiver that Run starts.
+func NewArchiver(o ArchiverOptions) (*Archiver, error) {
+	if o.Batch <= 0 {
+		o.Batch = defaultBatch
+	}
+	if o.Wait <= 0 {
+		o.Wait = defaultWait
+	}
+	if o.Settle <= 0 {
+		o.Settle = defaultSettle
+	}
+	if o.Tries <= 0 {
+		o.Tries = defaultTries
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	m, err := newArchiverMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("register the archiver's metrics: %w", err)
+	}
+	return &Archiver{options: o, metrics: m}, nil
+}
+
+// Run archives until ctx is done and then returns nil. While VictoriaLogs is down the events stay in the stream.
+func (a *Archiver) Run(ctx context.Context) error {
+	// What an Archiver before this one sent in its last moment has to be visible before it is asked for.
+	sleep(ctx, visible)
+	var running sync.WaitGroup
+	for _, consumer := range []stream.Consumer{stream.ArchiverEvents, stream.ArchiverIntents, stream.ArchiverAttempts} {
+		running.Go(func() { a.newFill(consumer).run(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+// A fill brings the events of one consumer into the archive.
+type fill struct {
+	*Archiver
+	consumer stream.Consumer
+	log      *slog.Logger
+	held     map[string]*held // by identity of the event
+	missed   map[string]int   // read-backs in vain, by identity
+}
+
+// held is an event that the archive was sent or has, until that is read back.
+type held struct {
+	event    event.Event
+	messages []*stream.Message
+	due      time.Time
+}
+
+func (a *Archiver) newFill(consumer stream.Consumer) *fill {
+	return &fill{
+		Archiver: a, consumer: consumer, log: a.options.Log.With("consumer", string(consumer)),
+		held: map[string]*held{}, missed: map[string]int{},
+	}
+}
+
+func (f *fill) run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		err := f.step(ctx)
+		f.metrics.held.WithLabelValues(string(f.consumer)).Set(float64(len(f.held)))
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failures++
+		f.metrics.errors.Inc()
+		f.log.Warn("archiving", "error", err)
+		sleep(ctx, backoff(failures))
+	}
+}
+
+// step takes what the stream has and confirms what is due.
+func (f *fill) step(ctx context.Context) error {
+	if len(f.held) < maxHeld {
+		messages, err := f.options.Stream.Fetch(ctx, f.consumer, f.options.Batch, f.options.Wait)
+		if err != nil {
+			return fmt.Errorf("fetch: %w", err)
+		}
+		if err := f.take(ctx, messages); err != nil {
+			return err
+		}
+	} else {
+		sleep(ctx, f.options.Wait)
+	}
+	return f.confirm(ctx)
+}
+
+// take sends the events that the archive does not have yet. On an error the messages are given back.
+func (f *fill) take(ctx context.Context, messages []*stream.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	fresh := map[string]*held{}
+	var list []event.Event
+	for _, m := range messages {
+		id := m.Event.Identity()
+		if h := f.held[id]; h != nil {
+			h.messages = append(h.messages, m)
+		} else if h := fresh[id]; h != nil {
+			h.messages = append(h.messages, m)
+		} else {
+			fresh[id] = &held{event: m.Event, messages: []*stream.Message{m}}
+			list = append(list, m.Event)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	if err := f.insertMissing(ctx, list, fresh); err != nil {
+		for _, h := range fresh {
+			f.giveBack(h)
+		}
+		return err
+	}
+	due := f.options.Now().Add(f.options.Settle)
+	for id, h := range fresh {
+		h.due = due
+		f.held[id] = h
+	}
+	return nil
+}
+
+// insertMissing sends what is not there, and takes out of fresh what can never be.
+func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[string]*held) error {
+	present, err := f.options.Archive.Present(ctx, list)
+	if err != nil {
+		return err
+	}
+	f.metrics.found.Add(float64(len(present)))
+	bounds := f.bounds(ctx)
+	var lines [][]byte
+	for i := range list {
+		id := list[i].Identity()
+		if present[id] {
+			continue
+		}
+		if !bounds.takes(&list[i], f.options.Now()) {
+			f.setAside(fresh[id], reasonRetention)
+			delete(fresh, id)
+			continue
+		}
+		line, err := encode(&list[i])
+		if err != nil { // it is too long, or no JSON can hold it: trying again would not help
+			f.setAside(fresh[id], reasonTooLong)
+			delete(fresh, id)
+			continue
+		}
+		lines = append(lines, line)
+	}
+	if err := f.options.Archive.insertLines(ctx, lines); err != nil {
+		return err
+	}
+	f.metrics.inserted.Add(float64(len(lines)))
+	return nil
+}
+
+// confirm acknowledges what is read back when it is due, and gives back what is missing.
+func (f *fill) confirm(ctx context.Context) error {
+	now := f.options.Now()
+	var due []event.Event
+	for _, h := range f.held {
+		if !now.Before(h.due) {
+			due = append(due, h.event)
+		}
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	present, err := f.options.Archive.Present(ctx, due)
+	for i := range due {
+		id := due[i].Identity()
+		h := f.held[id]
+		delete(f.held, id)
+		switch {
+		case err != nil:
+			f.giveBack(h)
+		case present[id]:
+			delete(f.missed, id)
+			f.acknowledge(h)
+		default:
+			f.missing(id, h)
+		}
+	}
+	return err
+}
+
+func (f *fill) acknowledge(h *held) {
+	for _, m := range h.messages {
+		if err := m.Ack(); err != nil {
+			f.log.Warn("acknowledge", "sequence", m.Sequence, "error", err)
+			continue
+		}
+		f.metrics.acknowledged.Inc()
+	}
+}
+
+func (f *fill) missing(id string, h *held) {
+	f.metrics.unconfirmed.Inc()
+	f.missed[id]++
+	if f.missed[id] < f.options.Tries {
+		f.log.Warn("an event was sent and is not in the archive; it is tried again", "event", id, "misses", f.missed[id])
+		f.giveBack(h)
+		return
+	}
+	delete(f.missed, id)
+	f.setAside(h, reasonUnconfirmed)
+}
+
+// giveBack asks for the messages again when what was sent of them must be visible.
+func (f *fill) giveBack(h *held) {
+	for _, m := range h.messages {
+		if err := m.NakWithDelay(visible + rand.N(visible)); err != nil {
+			f.log.Warn("give a message back", "sequence", m.Sequence, "error", err)
+		}
+	}
+}
+
+func (f *fill) setAside(h *held, reason string) {
+	f.metrics.setAside.WithLabelValues(reason).Inc()
+	f.log.Error("an event is not archived", "reason", reason, "event", h.event.Identity(), "received", h.event.RequestReceivedTimestamp)
+	for _, m := range h.messages {
+		if err := m.Term("not archived: " + reason); err != nil {
+			f.log.Warn("set a message aside", "sequence", m.Sequence, "error", err)
+		}
+	}
+}
+
+// bounds is the archive's retention as it was last read; what was never read has no bound.
+func (a *Archiver) bounds(ctx context.Context) retention {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now := a.options.Now(); a.readAt.IsZero() || now.Sub(a.readAt) > retentionAge {
+		r, err := a.options.Archive.retention(ctx)
+		if err != nil {
+			a.options.Log.Warn("the archive does not say what it retains", "error", err)
+		} else {
+			a.retention = r
+		}
+		a.readAt = now
+	}
+	return a.retention
+}
+
+// backoff is longer the more attempts failed, and never the same length twice.
+func backoff(failures int) time.Duration {
+	longest := min(250*time.Millisecond<<min(failures, 10), maxBackoff)
+	return longest/2 + rand.N(longest/2)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
