@@ -1,0 +1,142 @@
+package process_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/test/sandbox/process"
+)
+
+// parentOf makes the test binary a parent that starts a child, prints its id and waits to be killed.
+const parentOf = "SANDBOX_TEST_PARENT_OF"
+
+func TestMain(m *testing.M) {
+	if script := os.Getenv(parentOf); script != "" {
+		child, err := process.Start(context.Background(), process.Options{
+			Name: "child", Path: "/bin/sh", Arguments: []string{"-c", script}, LogFile: os.DevNull,
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(child.PID())
+		time.Sleep(time.Minute)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func TestAChildDiesWithItsKilledParent(t *testing.T) {
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), parentOf+"=exec sleep 1000")
+	output, err := parent.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, parent.Start())
+	line := make([]byte, 32)
+	n, err := output.Read(line)
+	require.NoError(t, err)
+	child, err := strconv.Atoi(strings.TrimSpace(string(line[:n])))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(child, 0))
+	require.NoError(t, parent.Process.Kill())
+	require.Error(t, parent.Wait())
+	require.Eventually(t, func() bool { return ended(child) }, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestAServerThatEndsBeforeItIsReadyShowsTheEndOfItsLog(t *testing.T) {
+	_, err := start(t, "for i in $(seq 1000); do echo line $i; done; echo no such flag >&2; exit 3", never, 0)
+	require.ErrorContains(t, err, "the server ended before it was ready: exit status 3")
+	require.ErrorContains(t, err, "no such flag")
+	require.NotContains(t, err.Error(), "line 1\n")
+}
+
+func TestAServerThatDoesNotGetReadyIsKilledAndSaysWhy(t *testing.T) {
+	_, err := start(t, "echo pid $$; exec sleep 1000", never, 200*time.Millisecond)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "not yet")
+	_, after, _ := strings.Cut(err.Error(), "pid ")
+	pid, err := strconv.Atoi(strings.TrimSpace(after))
+	require.NoError(t, err)
+	require.True(t, ended(pid))
+}
+
+func TestAStoppedServerTakesItsChildrenAlong(t *testing.T) {
+	p, err := start(t, "trap 'exit 0' TERM; sleep 1000 & wait", nil, 0)
+	require.NoError(t, err)
+	time.Sleep(100 * time.Millisecond) // for the trap
+	require.NoError(t, p.Stop())
+	require.False(t, p.Running())
+	require.Eventually(t, func() bool {
+		return errors.Is(syscall.Kill(-p.PID(), 0), syscall.ESRCH)
+	}, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, p.Stop(), "a second time")
+}
+
+func TestAServerThatDoesNotHearIsKilledAfterTheGrace(t *testing.T) {
+	p, err := start(t, "trap '' TERM; echo deaf; while :; do sleep 0.1; done", nil, 0)
+	require.NoError(t, err)
+	time.Sleep(100 * time.Millisecond) // for the trap
+	require.ErrorContains(t, p.Stop(), "the server did not stop within 500ms and was killed")
+	require.False(t, p.Running())
+}
+
+func TestAKilledServerRunsAgainWithTheSameArgumentsAndItsLogGoesOn(t *testing.T) {
+	p, err := start(t, "echo here; exec sleep 1000", nil, 0)
+	require.NoError(t, err)
+	lines := func() int {
+		log, err := os.ReadFile(p.LogFile())
+		require.NoError(t, err)
+		return strings.Count(string(log), "here\n")
+	}
+	require.Eventually(t, func() bool { return lines() == 1 }, 5*time.Second, 10*time.Millisecond)
+	first := p.PID()
+	p.Kill()
+	require.Error(t, p.Result())
+	require.NoError(t, p.Restart(t.Context()))
+	require.NotEqual(t, first, p.PID())
+	require.True(t, p.Running())
+	require.Eventually(t, func() bool { return lines() == 2 }, 5*time.Second, 10*time.Millisecond)
+	p.Kill()
+}
+
+func TestFreeAddressesDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for range 50 {
+		address, err := process.FreeAddress()
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(address, "127.0.0.1:"))
+		require.False(t, seen[address])
+		seen[address] = true
+	}
+}
+
+func start(t *testing.T, script string, ready func(context.Context) error, within time.Duration) (*process.Process, error) {
+	t.Helper()
+	return process.Start(t.Context(), process.Options{
+		Name: "the server", Path: "/bin/sh", Arguments: []string{"-c", script},
+		LogFile: filepath.Join(t.TempDir(), "log"), Ready: ready, ReadyWithin: within, Grace: 500 * time.Millisecond,
+	})
+}
+
+func never(context.Context) error { return errors.New("not yet") }
+
+// ended says whether a process is gone, or dead and only not yet waited for by whoever inherited it.
+func ended(pid int) bool {
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, after, _ := strings.Cut(string(state), ") ")
+	return strings.HasPrefix(after, "Z")
+}
