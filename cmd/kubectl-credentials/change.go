@@ -65,7 +65,7 @@ The new password is stored when the command returns. The application's engine ap
 the one before is valid. The request is sent once: when it is not known whether it took effect, the exit code is 6 and
 the credential's history will tell.`,
 		Example: `  kubectl credentials mint postgres-orders.app
-  PGPASSWORD=$(kubectl credentials mint postgres-orders.app) psql -h … -U app
+  PGPASSWORD=$(kubectl credentials mint postgres-orders.app) psql -h HOST -U app
   kubectl credentials mint postgres-orders.app --if-id 5f2b6c0e9d7a41b8a3c4d5e6f7081920
   kubectl credentials mint postgres-orders.app --dry-run=server`,
 		Args:              oneName,
@@ -218,6 +218,10 @@ func sayDryRun(t terminal, a call, would string, answer v1alpha1.MintStatus) {
 }
 
 func sayOperation(t terminal, a call, answer v1alpha1.MintStatus) {
-	fmt.Fprintf(t.err, "Revision %d at %s. Only if nothing happens in between, next time: --if-id %s\n", answer.Revision, exact(answer.At), name(answer.ID))
-	fmt.Fprintf(t.err, "Who asked, by the audit log: %s\n", a.history())
+	at := none
+	if !answer.At.IsZero() {
+		at = exact(answer.At.Time)
+	}
+	fmt.Fprintf(t.err, "Revision %d at %s, id %s (as --if-id, the next one fails if somebody came in between).\n", answer.Revision, at, name(answer.ID))
+	fmt.Fprintf(t.err, "Who asked, on the audit log's word: %s\n", a.history())
 }

@@ -97,7 +97,8 @@ func (c *client) get(ctx context.Context, credential string) ([]byte, error) {
 // post sends the body of a mint or revoke, once, and decodes the answer.
 func (c *client) post(ctx context.Context, a call, body []byte, answer any) error {
 	request := c.rest.Post().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).Name(a.credential).SubResource(a.subresource).
-		Param("fieldValidation", metav1.FieldValidationStrict).Body(body).MaxRetries(0)
+		Param("fieldValidation", metav1.FieldValidationStrict).Body(body).
+		SetHeader("Content-Type", runtime.ContentTypeJSON).MaxRetries(0)
 	if a.dryRun {
 		request.Param("dryRun", metav1.DryRunAll)
 	}

@@ -134,11 +134,10 @@ func (c call) forbidden(err error) string {
 }
 
 func (c call) conflict() string {
-	const changed = "Somebody changed the account meanwhile, and nothing was done."
 	if c.conditional {
-		return "The account is not in the state that you named, and nothing was done.\nLook at " + c.history() + " and repeat with --if-id <id of the newest entry> if you still want to."
+		return "Nothing was done. Look at " + c.history() + " and repeat with --if-id <id of the newest entry> if you still want to."
 	}
-	return changed + "\nLook at " + c.history() + " and repeat, with --if-id <id of the newest entry> if it must not happen again."
+	return "Nothing was done. If somebody was faster, look at " + c.history() + " and repeat, with --if-id <id of the newest entry>."
 }
 
 func (c call) later(err error) string {
@@ -151,8 +150,8 @@ func (c call) later(err error) string {
 
 // unknown is for an error that does not say whether the password was changed. The command has sent its request once.
 func (c call) unknown() string {
-	return "It was asked once and not repeated; the password may have been changed all the same.\n" +
-		"Look at " + c.history() + ": if there is a new entry, nobody knows that password. Then, or if there is none, " + c.subresource + " again."
+	return "It was asked once. Unless the server says that nothing was written, the password may have been changed all the same.\n" +
+		"Look at " + c.history() + ": if there is a new entry, nobody has its password. Then, or if there is none, " + c.subresource + " again."
 }
 
 // isLater reports whether the same request may well succeed in a moment.

@@ -70,8 +70,8 @@ func describe(c v1alpha1.Credential, now time.Time) string {
 	} else {
 		operations(&b, c.Status.History, now)
 	}
-	for _, note := range notes(c.Status.History) {
-		fmt.Fprintf(&b, "\n%s\n", note)
+	if notes := notes(c.Status.History); len(notes) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.Join(notes, "\n"))
 	}
 	findings(&b, c.Status.Findings)
 	return b.String()
@@ -96,7 +96,7 @@ func operations(b *strings.Builder, history []v1alpha1.Operation, now time.Time)
 	w := printers.GetNewTabWriter(b)
 	fmt.Fprintln(w, "REVISION\tOPERATION\tAGE\tAT\tBY\tTHROUGH\tATTRIBUTION\tRESPONSE\tID")
 	for _, o := range history {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, name(o.Operation), age(now, o.At), exact(o.At),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, name(o.Operation), age(now, o.At.Time), exact(o.At.Time),
 			name(o.By), name(o.ImpersonatedBy), name(o.Attribution), name(o.Response), name(o.ID))
 	}
 	w.Flush()
@@ -105,7 +105,7 @@ func operations(b *strings.Builder, history []v1alpha1.Operation, now time.Time)
 // notes tell what a word in the history means for whoever reads it.
 func notes(history []v1alpha1.Operation) []string {
 	var notes []string
-	add := func(applies func(v1alpha1.Operation) bool, note string) {
+	add := func(word, meaning string, applies func(v1alpha1.Operation) bool) {
 		var revisions []string
 		for _, o := range history {
 			if applies(o) {
@@ -113,22 +113,21 @@ func notes(history []v1alpha1.Operation) []string {
 			}
 		}
 		if len(revisions) > 0 {
-			notes = append(notes, note+" Revision "+strings.Join(revisions, ", ")+".")
+			notes = append(notes, fmt.Sprintf("%s (revision %s): %s", word, strings.Join(revisions, ", "), meaning))
 		}
 	}
-	attribution := func(a string) func(v1alpha1.Operation) bool {
-		return func(o v1alpha1.Operation) bool { return o.Attribution == a }
-	}
-	add(attribution(v1alpha1.AttributionPending), "Pending: the audit log's event has not arrived; ask again in a moment.")
-	add(attribution(v1alpha1.AttributionExpired), "Expired: it was attributed once, and what was retained of it is gone; the archive may still know.")
-	add(func(o v1alpha1.Operation) bool { return o.Response == v1alpha1.ResponseUnknown },
-		"Response Unknown: the password was changed and the answer may have reached nobody; if nobody has it, mint again.")
+	add("Pending", "the audit log's event has not arrived; ask again in a moment.",
+		func(o v1alpha1.Operation) bool { return o.Attribution == v1alpha1.AttributionPending })
+	add("Expired", "it was attributed once, and what was retained of it is gone; the archive may still know.",
+		func(o v1alpha1.Operation) bool { return o.Attribution == v1alpha1.AttributionExpired })
+	add("Response Unknown", "the password was changed and the answer may have reached nobody; if nobody has it, mint again.",
+		func(o v1alpha1.Operation) bool { return o.Response == v1alpha1.ResponseUnknown })
 	return notes
 }
 
 func findings(b *strings.Builder, found []v1alpha1.Finding) {
 	if len(found) == 0 {
-		b.WriteString("\nNo findings: the account's ledger and the audit log agree.\n")
+		b.WriteString("\nNo findings: nowhere do the account's ledger and the audit log disagree.\n")
 		return
 	}
 	b.WriteString("\nFindings, where the account's ledger and the audit log disagree:\n")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,16 +86,18 @@ func (c *client) printTable(ctx context.Context, t terminal, options printers.Pr
 	return written(w.Flush())
 }
 
-// makePrintable quotes what a terminal would act on. Cells hold user names; the columns are the server's too.
+// makePrintable quotes what a terminal would act on. Cells hold user names; the columns are the server's too. What the
+// server put in angle brackets stays as it is: <pending> is its word for a name that is not there.
 func makePrintable(table *metav1.Table) {
 	for i := range table.ColumnDefinitions {
 		table.ColumnDefinitions[i].Name = escape(table.ColumnDefinitions[i].Name)
 	}
 	for _, row := range table.Rows {
 		for i, cell := range row.Cells {
-			// The server itself writes <none> and <unknown> where kubectl would.
-			if s, ok := cell.(string); ok && s != none && s != "<unknown>" && s != "" {
+			if s, ok := cell.(string); ok && !strings.HasPrefix(s, "<") && s != "" {
 				row.Cells[i] = name(s)
+			} else if ok {
+				row.Cells[i] = escape(s)
 			}
 		}
 	}

@@ -69,7 +69,11 @@ const rootHelp = `List the credentials of a namespace, give one a new password, 
 
 A credential is a login of one of your applications, named <release>.<account>. Its password is shown once, when it is
 minted: what the platform keeps is what the engine needs to check it. Who minted or revoked it is read from the
-cluster's audit log.`
+cluster's audit log.
+
+To complete names of credentials behind "kubectl credentials", put an executable kubectl_complete-credentials on the PATH:
+  #!/bin/sh
+  exec kubectl-credentials __complete "$@"`
 
 // exitCodes stands in the help of every command.
 const exitCodes = `
@@ -93,6 +97,7 @@ func newRoot(t terminal) *cobra.Command {
 		Long:          rootHelp,
 		Args:          cobra.ArbitraryArgs,
 		SilenceErrors: true, SilenceUsage: true,
+		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -126,7 +131,7 @@ func newVersion(t terminal) *cobra.Command {
 		Short:   "Print the version of this plugin",
 		Long:    "Print the version of this plugin, and what it was built with.",
 		Example: "  kubectl credentials version",
-		Args:    cobra.NoArgs,
+		Args:    noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			version := "unknown"
 			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {

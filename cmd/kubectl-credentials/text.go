@@ -9,7 +9,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
@@ -65,15 +64,15 @@ func escapeJSON(text []byte) []byte {
 func printable(text []byte) bool { return string(escapeJSON(text)) == string(text) }
 
 // age is how long ago a time was, as kubectl says it. A time ahead of this machine's clock was just now.
-func age(now time.Time, at metav1.MicroTime) string {
+func age(now, at time.Time) string {
 	if at.IsZero() {
 		return none
 	}
-	return duration.HumanDuration(max(0, now.Sub(at.Time)))
+	return duration.HumanDuration(max(0, now.Sub(at)))
 }
 
 // exact is a time in UTC to the millisecond; -o json has the microseconds.
-func exact(at metav1.MicroTime) string {
+func exact(at time.Time) string {
 	if at.IsZero() {
 		return none
 	}
