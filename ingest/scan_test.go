@@ -231,3 +231,42 @@ func FuzzScanner(f *testing.F) {
 		require.Equal(t, want, scanAll(t, s))
 	})
 }
+
+// BenchmarkScan reads a log in which one line in 10,000 is ours, of lines like those that kube-apiserver writes most.
+func BenchmarkScan(b *testing.B) {
+	const others = 9_999
+	var log bytes.Buffer
+	for i := range others {
+		if i == others/2 {
+			log.WriteString(mint + "\n")
+		}
+		fmt.Fprintf(&log, `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"%016x-4c4b-8b43-7cf2a5f0a1de",`+
+			`"stage":"ResponseComplete","requestURI":"/apis/apps/v1/namespaces/tenant-%d/deployments/web-%d?timeout=10s\u0026limit=500",`+
+			`"verb":"get","user":{"username":"system:serviceaccount:kube-system:deployment-controller","uid":"%d",`+
+			`"groups":["system:serviceaccounts","system:serviceaccounts:kube-system","system:authenticated"],`+
+			`"extra":{"authentication.kubernetes.io/credential-id":["JTI=%016x"]}},"sourceIPs":["10.0.%d.1"],`+
+			`"userAgent":"kube-controller-manager/v1.37.2 (linux/amd64) kubernetes/0c1d5f0/system:serviceaccount:kube-system:deployment-controller",`+
+			`"objectRef":{"resource":"deployments","namespace":"tenant-%d","name":"web-%d","apiGroup":"apps","apiVersion":"v1"},`+
+			`"responseStatus":{"metadata":{},"code":200},"requestReceivedTimestamp":"2026-08-21T10:00:00.%06dZ",`+
+			`"stageTimestamp":"2026-08-21T10:00:01.%06dZ","annotations":{"authorization.k8s.io/decision":"allow",`+
+			`"authorization.k8s.io/reason":"RBAC: allowed by ClusterRoleBinding \"system:controller:deployment-controller\" of ClusterRole `+
+			`\"system:controller:deployment-controller\" to ServiceAccount \"deployment-controller/kube-system\""}}`+"\n",
+			i, i%50, i, i, i, i%200, i%50, i, i, i)
+	}
+	b.SetBytes(int64(log.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		s := NewScanner(bytes.NewReader(log.Bytes()), 0)
+		matched := 0
+		for err := error(nil); err == nil; {
+			err = s.Read(func(line []byte, _ int64) {
+				if _, ours, err := Decode(line); ours && err == nil {
+					matched++
+				}
+			})
+		}
+		if matched != 1 {
+			b.Fatal(matched)
+		}
+	}
+}
