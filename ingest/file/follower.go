@@ -38,6 +38,7 @@ type follower struct {
 }
 
 func newFollower(t *Tailer, path, name string) *follower {
+	t.metrics.begin(name)
 	return &follower{
 		path: path, name: name, source: ingest.Source("file", name), tailer: t,
 		log:   t.options.Log.With("source", name, "path", path),

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mintlog/mintlog/ingest"
 )
 
 // Why bytes that could have held an event of ours gave none, beside the reasons of ingest.DecodeError.
@@ -49,4 +51,19 @@ func newMetrics(registerer prometheus.Registerer, checkpointAge func() time.Dura
 		Help: "For how long something has been published that the checkpoint does not know; 0 when it is up to date.",
 	}, func() float64 { return checkpointAge().Seconds() }))
 	return m
+}
+
+// begin lets a source's counters stand at zero before anything has happened, so that the first increase is seen.
+func (m *metrics) begin(source string) {
+	for _, c := range []*prometheus.CounterVec{m.readBytes, m.lines, m.matched, m.published, m.publishFailures, m.readFailures, m.gaps} {
+		c.WithLabelValues(source)
+	}
+	reasons := []string{ingest.Malformed, ingest.DuplicateKey, ingest.InvalidUTF8, ingest.Incomplete}
+	for _, reason := range reasons {
+		m.decodeErrors.WithLabelValues(source, reason)
+	}
+	for _, reason := range append(reasons, oversized, torn, truncated) {
+		m.droppedBytes.WithLabelValues(source, reason)
+	}
+	m.lag.WithLabelValues(source)
 }

@@ -113,14 +113,16 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// sourceNames gives each path its configured name, else its base where no other path has the same, else itself.
+// sourceNames gives each path its configured name, else its base if no other needs the same, else itself.
 func sourceNames(paths []string, configured map[string]string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("no audit log to follow")
 	}
 	bases := map[string]int{}
 	for _, path := range paths {
-		bases[filepath.Base(path)]++
+		if configured[path] == "" {
+			bases[filepath.Base(path)]++
+		}
 	}
 	names := make([]string, len(paths))
 	seen := map[string]bool{}
