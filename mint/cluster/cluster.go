@@ -53,6 +53,7 @@ type Notify struct {
 type Cluster struct {
 	log         *slog.Logger
 	client      kubernetes.Interface
+	objects     dynamic.Interface
 	releases    cache.SharedIndexInformer
 	definitions cache.SharedIndexInformer
 	synced      []cache.InformerSynced // the handlers, behind the caches
@@ -80,7 +81,7 @@ func New(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for Secrets: %w", err)
 	}
-	c := &Cluster{log: o.Log, client: client, namespaces: map[string]*namespaceWatch{}}
+	c := &Cluster{log: o.Log, client: client, objects: objects, namespaces: map[string]*namespaceWatch{}}
 	c.releases = dynamicinformer.NewFilteredDynamicInformer(objects, ReleaseResource, metav1.NamespaceAll, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, byKind: kindOf},
 		func(l *metav1.ListOptions) { l.LabelSelector = KindLabel }).Informer()
@@ -199,6 +200,24 @@ func (c *Cluster) Definition(kind string) (*Definition, bool) {
 }
 
 func definitionOf(o any) *Definition { return o.(*definitionObject).definition }
+
+// Live asks the API server itself for an application and the definition of its kind, for whoever is about to do what
+// cannot be undone. Either is an error if it is not there.
+func (c *Cluster) Live(ctx context.Context, r *Release) (*Release, *Definition, error) {
+	known, ok := c.Definition(r.Kind)
+	if !ok {
+		return nil, nil, fmt.Errorf("the kind %s has no definition", r.Kind)
+	}
+	release, err := c.objects.Resource(ReleaseResource).Namespace(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the HelmRelease %s: %w", r.Name, err)
+	}
+	definition, err := c.objects.Resource(DefinitionResource).Get(ctx, known.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the ApplicationDefinition %s: %w", known.Name, err)
+	}
+	return readRelease(release), readDefinition(definition), nil
+}
 
 // Kinds returns the kinds that have a definition, sorted.
 func (c *Cluster) Kinds() []string {

@@ -75,25 +75,33 @@ func transformRelease(o any) (any, error) {
 	if !ok {
 		return o, nil // seen before
 	}
+	return &releaseObject{ObjectMeta: keptMeta(u), release: readRelease(u)}, nil
+}
+
+func readRelease(u *unstructured.Unstructured) *Release {
 	values, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "values")
 	suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
 	fields, _ := values.(map[string]any)
 	labels := u.GetLabels()
-	return &releaseObject{ObjectMeta: keptMeta(u), release: &Release{
+	return &Release{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
 		Kind: labels[KindLabel], Application: labels[NameLabel],
 		Values: fields, CreationTimestamp: u.GetCreationTimestamp().Time,
 		Deleting: u.GetDeletionTimestamp() != nil, Suspended: suspended,
-	}}, nil
+	}
 }
 
-// transformDefinition reads an ApplicationDefinition into what is kept of it. A block that cannot be read is kept as
-// the reason why its kind is not served.
+// transformDefinition reads an ApplicationDefinition into what is kept of it.
 func transformDefinition(o any) (any, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
 		return o, nil // seen before
 	}
+	return &definitionObject{ObjectMeta: keptMeta(u), definition: readDefinition(u)}, nil
+}
+
+// readDefinition keeps of a block that cannot be read the reason why its kind is not served.
+func readDefinition(u *unstructured.Unstructured) *Definition {
 	d := &Definition{Name: u.GetName()}
 	d.Kind, _, _ = unstructured.NestedString(u.Object, "spec", "application", "kind")
 	d.Prefix, _, _ = unstructured.NestedString(u.Object, "spec", "release", "prefix")
@@ -101,7 +109,7 @@ func transformDefinition(o any) (any, error) {
 		d.HasBlock = true
 		d.Block, d.Err = definition.Parse(block)
 	}
-	return &definitionObject{ObjectMeta: keptMeta(u), definition: d}, nil
+	return d
 }
 
 // same reports whether two states of a definition say the same.

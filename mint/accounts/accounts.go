@@ -1,0 +1,289 @@
+// Package accounts gives each declared account its account Secret, and takes it away with the account, as applications
+// come, change and go. Nobody is locked out by it: what ran before its kind had a block is left for a mint by name.
+package accounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/mintlog/mintlog/mint/cluster"
+)
+
+const (
+	defaultWorkers   = 4
+	defaultProjector = "projector"
+
+	// What fails is tried again after firstRetry, doubling up to lastRetry, each with up to half as much again by chance.
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 5 * time.Minute
+	// inspection is how often an application is looked at though nothing of it changed: its grant is not watched.
+	inspection = time.Hour
+)
+
+// Options are what an accounts role needs.
+type Options struct {
+	// Cluster is run by the caller, after New.
+	Cluster *cluster.Cluster
+	// Client may, in enrolled namespaces, get, create, patch and delete Secrets, get, create, update and delete Roles and
+	// RoleBindings and create and patch Events, and in Namespace get, create and update ConfigMaps.
+	Client kubernetes.Interface
+	// Namespace is mintlog's own: it holds the record of kinds and the projector's service account.
+	Namespace string
+	Projector string           // the name of that service account; default "projector"
+	Workers   int              // applications in work at once; default 4
+	Now       func() time.Time // default time.Now
+	Random    io.Reader        // cryptographically secure
+	Log       *slog.Logger
+
+	Registerer prometheus.Registerer
+}
+
+// Accounts is the role.
+type Accounts struct {
+	Options
+	queue   workqueue.TypedRateLimitingInterface[key]
+	retries workqueue.TypedRateLimiter[key]
+	sights  *sights
+	report  *reports
+	metrics *metrics
+}
+
+// A key is what is in the queue: an application, or a kind.
+type key struct {
+	application types.NamespacedName
+	kind        string
+}
+
+// New prepares the role and asks the cluster to tell it of changes.
+func New(o Options) (*Accounts, error) {
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
+	}
+	if o.Projector == "" {
+		o.Projector = defaultProjector
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	m := newMetrics()
+	if err := m.register(o.Registerer); err != nil {
+		return nil, fmt.Errorf("register the accounts role's metrics: %w", err)
+	}
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
+	a := &Accounts{
+		Options: o, metrics: m, retries: retries,
+		queue:  workqueue.NewTypedRateLimitingQueue(retries),
+		sights: &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
+		report: newReports(o.Client, m),
+	}
+	o.Cluster.Notify(cluster.Notify{
+		Release: func(name types.NamespacedName) { a.queue.Add(key{application: name}) },
+		Kind:    func(kind string) { a.queue.Add(key{kind: kind}) },
+	})
+	return a, nil
+}
+
+// Run keeps accounts and Secrets in step until ctx is done. What is being written then is finished first.
+func (a *Accounts) Run(ctx context.Context) error {
+	stopReports := a.report.start()
+	defer stopReports()
+	if err := a.Cluster.WaitForSync(ctx); err != nil {
+		a.queue.ShutDown()
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if err := a.reviewKinds(ctx); err != nil {
+		a.queue.ShutDown()
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	var workers sync.WaitGroup
+	for range a.Workers {
+		workers.Go(func() {
+			for a.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	a.queue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+// reviewKinds puts the kinds in the queue that were recorded in an earlier life: a block may have gone since.
+func (a *Accounts) reviewKinds(ctx context.Context) error {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		kinds, err := a.sights.load(ctx)
+		if err == nil {
+			for _, kind := range append(kinds, a.Cluster.Kinds()...) {
+				a.queue.Add(key{kind: kind})
+			}
+			return nil
+		}
+		a.Log.Warn("cannot read which kinds were seen before; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait + rand.N(wait/2)):
+		}
+	}
+}
+
+// work takes one key from the queue; it returns false when the queue is shut down.
+func (a *Accounts) work(ctx context.Context) bool {
+	k, quit := a.queue.Get()
+	if quit {
+		return false
+	}
+	defer a.queue.Done(k)
+	if ctx.Err() != nil {
+		return true
+	}
+	began := time.Now()
+	// What was begun is finished though the process is told to stop.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	again, err := a.reconcile(ctx, k)
+	a.metrics.duration.Observe(time.Since(began).Seconds())
+	if err != nil {
+		a.retry(k, err)
+		return true
+	}
+	a.metrics.reconciles.WithLabelValues("ok").Inc()
+	a.queue.Forget(k)
+	if again {
+		a.queue.AddAfter(k, inspection+rand.N(inspection/10))
+	}
+	return true
+}
+
+func (a *Accounts) retry(k key, err error) {
+	wait := a.retries.When(k)
+	a.queue.AddAfter(k, wait+rand.N(wait/2))
+	if errors.Is(err, errNotYet) {
+		a.metrics.reconciles.WithLabelValues("waiting").Inc()
+		return
+	}
+	a.metrics.reconciles.WithLabelValues("error").Inc()
+	a.Log.Warn("accounts are not in step; trying again",
+		"namespace", k.application.Namespace, "release", k.application.Name, "kind", k.kind, "error", err)
+}
+
+// errNotYet is returned for what will come right by itself, and is no fault.
+var errNotYet = errors.New("not yet")
+
+// reconcile returns whether the key is to be looked at again in a while.
+func (a *Accounts) reconcile(ctx context.Context, k key) (bool, error) {
+	if k.kind != "" {
+		return false, a.reconcileKind(ctx, k.kind)
+	}
+	return a.reconcileApplication(ctx, k.application)
+}
+
+// reconcileKind records when a kind's block was first seen, and forgets it when the block goes: with the next one
+// everything begins anew. A block that is not served has not been seen, and if it was served before, has not gone.
+func (a *Accounts) reconcileKind(ctx context.Context, kind string) error {
+	d, ok := a.Cluster.Definition(kind)
+	switch {
+	case !ok || !d.HasBlock:
+		return a.sights.forget(ctx, kind)
+	case d.Err != nil:
+		a.Log.Warn("the credentials of a kind are not served", "kind", kind, "definition", d.Name, "error", d.Err)
+		return nil
+	}
+	first, err := a.sights.record(ctx, kind)
+	if err != nil || !first {
+		return err
+	}
+	a.Log.Info("a kind's block is seen for the first time", "kind", kind, "definition", d.Name)
+	for _, r := range a.Cluster.ReleasesOfKind(kind) {
+		a.queue.Add(key{application: types.NamespacedName{Namespace: r.Namespace, Name: r.Name}})
+	}
+	return nil
+}
+
+// reconcileApplication brings one application's Secrets and grant in step with its declared accounts.
+func (a *Accounts) reconcileApplication(ctx context.Context, name types.NamespacedName) (bool, error) {
+	release, ok := a.Cluster.Release(name.Namespace, name.Name)
+	if !ok || release.Deleting {
+		a.report.forget(name) // what it owns goes with it
+		return false, nil
+	}
+	d, ok := a.Cluster.Definition(release.Kind)
+	if !ok || !d.HasBlock || d.Err != nil {
+		return false, nil // nothing is deleted; its definition wakes us
+	}
+	if !a.Cluster.Readable(release.Namespace) {
+		return false, nil // its namespace wakes us when it is enrolled
+	}
+	sight, ok := a.sights.of(release.Kind)
+	if !ok {
+		return false, nil // its kind wakes us when it is recorded
+	}
+	secrets, err := a.Cluster.AccountSecrets(ctx, release.Namespace)
+	if err != nil {
+		return false, fmt.Errorf("read the account Secrets: %w", err)
+	}
+	g, err := a.readGrant(ctx, release)
+	if err != nil {
+		return false, err
+	}
+	s := situation{release: release, block: d.Block, sight: sight, record: g.record, secrets: secrets}
+	p := decide(s)
+	err = a.carryOut(ctx, s, &p, g)
+	a.report.tell(release, p.problems)
+	return err == nil, err
+}
+
+// carryOut writes the record before the first Secret, and the grant before there is something to read.
+func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) error {
+	if p.unknown {
+		return nil // which accounts there are
+	}
+	if g.foreign {
+		p.problems = append(p.problems, problem{reasonForeignGrant, fmt.Sprintf(
+			"the Role %s is not mintlog's and is left alone: no account of this application is served before it goes", grantName(s.release))})
+		return nil
+	}
+	if len(p.seed) > 0 {
+		held, err := a.held(ctx, s.release)
+		if err != nil {
+			return err
+		}
+		p.spare(held)
+	}
+	if err := a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err != nil {
+		return err
+	}
+	var failures []error
+	for _, account := range p.seed {
+		foreign, err := a.seed(ctx, s, account)
+		failures = append(failures, err)
+		if foreign {
+			p.problems = append(p.problems, foreignSecret(account.SecretName))
+		}
+	}
+	for _, r := range p.repair {
+		failures = append(failures, a.repair(ctx, s, r))
+	}
+	failures = append(failures, a.remove(ctx, s, p.remove))
+	if p.waiting {
+		failures = append(failures, fmt.Errorf("the Secrets of an earlier application of this name are still being collected: %w", errNotYet))
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,184 @@
+package accounts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mintlog/mintlog/mint/account"
+	"github.com/mintlog/mintlog/mint/cluster"
+)
+
+const (
+	// foundAnnotation holds the JSON list of an application's accounts that are never seeded.
+	foundAnnotation = "credentials.cozystack.io/found"
+	// sightAnnotation holds the first sight of the kind's block under which that list was made.
+	sightAnnotation = "credentials.cozystack.io/first-sight"
+)
+
+// grantName names the Role, which also bears the application's record, and the RoleBinding.
+func grantName(release *cluster.Release) string { return "credentials-" + release.Name }
+
+// A grant is what the API server has of an application's Role: what lets the projector read and patch its account
+// Secrets by name.
+type grant struct {
+	role    *rbacv1.Role // nil if there is none, or it is of an earlier application
+	record  record
+	foreign bool // the Role of that name is not mintlog's
+}
+
+// readGrant asks the API server: a record that a cache did not have yet would be taken for none.
+func (a *Accounts) readGrant(ctx context.Context, release *cluster.Release) (grant, error) {
+	role, err := a.Client.RbacV1().Roles(release.Namespace).Get(ctx, grantName(release), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return grant{}, nil
+	}
+	if err != nil {
+		return grant{}, fmt.Errorf("read the grant: %w", err)
+	}
+	_, recorded := role.Annotations[foundAnnotation]
+	switch {
+	case account.Owned(role, release), recorded && len(role.OwnerReferences) == 0:
+		return grant{role: role, record: readRecord(role)}, nil
+	case recorded:
+		return grant{}, a.removeGrant(ctx, role) // of an earlier application of this name
+	}
+	return grant{foreign: true}, nil
+}
+
+// readRecord reads a record. One that cannot be read is none: then all accounts of an older application are found.
+func readRecord(role *rbacv1.Role) record {
+	var r record
+	if json.Unmarshal([]byte(role.Annotations[foundAnnotation]), &r.found) != nil {
+		return record{}
+	}
+	r.sight, _ = time.Parse(time.RFC3339, role.Annotations[sightAnnotation])
+	return r
+}
+
+// removeGrant takes a grant back, binding first: a binding without its Role comes alive with the next Role of its name.
+func (a *Accounts) removeGrant(ctx context.Context, role *rbacv1.Role) error {
+	if err := a.unbind(ctx, role.Namespace, role.Name); err != nil {
+		return err
+	}
+	uid := role.UID
+	err := a.Client.RbacV1().Roles(role.Namespace).Delete(ctx, role.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove the Role of an earlier application: %w", err)
+	}
+	a.metrics.wrote("role", "delete")
+	return nil
+}
+
+func (a *Accounts) unbind(ctx context.Context, namespace, name string) error {
+	err := a.Client.RbacV1().RoleBindings(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take the grant back: %w", err)
+	}
+	a.metrics.wrote("rolebinding", "delete")
+	return nil
+}
+
+// writeGrant brings Role and RoleBinding in step with the record and the Secrets' names. A rule without names would
+// grant every Secret: without accounts there is no rule, and no binding.
+func (a *Accounts) writeGrant(ctx context.Context, release *cluster.Release, g grant, r record, names []string) error {
+	if len(names) == 0 && g.role != nil && len(g.role.Rules) > 0 {
+		if err := a.unbind(ctx, release.Namespace, grantName(release)); err != nil {
+			return err
+		}
+	}
+	if err := a.writeRole(ctx, release, g.role, r, names); err != nil {
+		return fmt.Errorf("write the grant's Role: %w", err)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	if err := a.bind(ctx, release); err != nil {
+		return fmt.Errorf("write the grant's RoleBinding: %w", err)
+	}
+	return nil
+}
+
+func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *rbacv1.Role, r record, names []string) error {
+	client := a.Client.RbacV1().Roles(release.Namespace)
+	next := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: release.Namespace, Name: grantName(release)}}
+	if is != nil {
+		next = is.DeepCopy()
+	}
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	found, err := json.Marshal(append([]string{}, r.found...))
+	if err != nil {
+		return err
+	}
+	next.Annotations[foundAnnotation] = string(found)
+	next.Annotations[sightAnnotation] = r.sight.UTC().Format(time.RFC3339)
+	if !account.Owned(next, release) {
+		next.OwnerReferences = append(next.OwnerReferences, account.Owner(release))
+	}
+	next.Rules = nil
+	if len(names) > 0 {
+		next.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: names, Verbs: []string{"get", "patch"}}}
+	}
+	switch {
+	case is == nil:
+		_, err = client.Create(ctx, next, metav1.CreateOptions{})
+	case equality.Semantic.DeepEqual(is, next):
+		return nil
+	default:
+		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("another has just written it: %w", errNotYet)
+	}
+	if err == nil {
+		a.metrics.wrote("role", "write")
+	}
+	return err
+}
+
+// bind gives the Role to the projector and to nobody else.
+func (a *Accounts) bind(ctx context.Context, release *cluster.Release) error {
+	client := a.Client.RbacV1().RoleBindings(release.Namespace)
+	want := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: release.Namespace, Name: grantName(release), OwnerReferences: []metav1.OwnerReference{account.Owner(release)},
+		},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: grantName(release)},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Projector, Namespace: a.Namespace}},
+	}
+	is, err := client.Get(ctx, want.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = client.Create(ctx, want, metav1.CreateOptions{})
+	case err != nil:
+		return err
+	case is.RoleRef != want.RoleRef: // which cannot be changed
+		return errors.Join(a.unbind(ctx, release.Namespace, want.Name), errNotYet)
+	case account.Owned(is, release) && slices.Equal(is.Subjects, want.Subjects):
+		return nil
+	default:
+		next := is.DeepCopy()
+		next.Subjects, next.OwnerReferences = want.Subjects, want.OwnerReferences
+		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("another has just written it: %w", errNotYet)
+	}
+	if err == nil {
+		a.metrics.wrote("rolebinding", "write")
+	}
+	return err
+}

@@ -1,0 +1,178 @@
+package accounts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mintlog/mintlog/mint/account"
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/mint/format"
+	"github.com/mintlog/mintlog/store/ledger"
+)
+
+// held tells which accounts have a password in the Secrets where charts keep them: <release>-credentials has one under
+// each username, <release>-auth one for all.
+func (a *Accounts) held(ctx context.Context, release *cluster.Release) (func(name string) bool, error) {
+	credentials, err := a.keysOf(ctx, release.Namespace, release.Name+"-credentials")
+	if err != nil {
+		return nil, err
+	}
+	auth, err := a.keysOf(ctx, release.Namespace, release.Name+"-auth")
+	if err != nil {
+		return nil, err
+	}
+	shared := false
+	for name := range auth {
+		shared = shared || strings.Contains(strings.ToLower(name), "password")
+	}
+	return func(name string) bool { return credentials[name] || auth[name] || shared }, nil
+}
+
+// keysOf are the keys of a Secret, none if it does not exist.
+func (a *Accounts) keysOf(ctx context.Context, namespace, name string) (map[string]bool, error) {
+	secret, err := a.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for passwords in the Secret %s: %w", name, quiet(err))
+	}
+	keys := map[string]bool{}
+	for key := range secret.Data {
+		keys[key] = true
+	}
+	return keys, nil
+}
+
+// seed creates the account Secret of a new account, with the stored form of a password that nobody sees. It returns
+// whether a Secret of that name was there that is not this application's.
+func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account) (foreign bool, err error) {
+	secret, err := a.newSecret(s, acc)
+	if err != nil {
+		return false, fmt.Errorf("make the account Secret %s: %w", acc.SecretName, err)
+	}
+	client := a.Client.CoreV1().Secrets(secret.Namespace)
+	_, err = client.Create(ctx, secret, metav1.CreateOptions{})
+	if err == nil {
+		a.metrics.wrote("secret", "create")
+		return false, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return false, fmt.Errorf("create the account Secret %s: %w", acc.SecretName, quiet(err))
+	}
+	is, err := client.Get(ctx, secret.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("the account Secret %s has just gone: %w", acc.SecretName, errNotYet)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the account Secret %s: %w", acc.SecretName, quiet(err))
+	}
+	if is.Labels[cluster.AccountLabel] == "true" {
+		return false, nil // a mint's, or an earlier application's; the cache will tell
+	}
+	return true, nil
+}
+
+func (a *Accounts) newSecret(s situation, acc definition.Account) (*corev1.Secret, error) {
+	formatter, ok := format.Built(s.block.Format.Name)
+	if !ok {
+		return nil, fmt.Errorf("there is no format %q", s.block.Format.Name)
+	}
+	password, err := format.NewPassword(a.Random)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := formatter.Format(a.Random, acc.Username, password)
+	if err != nil {
+		return nil, err
+	}
+	book := ledger.Ledger{}
+	if book.Account, err = ledger.NewID(a.Random); err != nil {
+		return nil, err
+	}
+	id, err := ledger.NewID(a.Random)
+	if err != nil {
+		return nil, err
+	}
+	book = book.Append(ledger.Entry{ID: id, Operation: ledger.Create, At: a.Now(), Stored: book.StoredDigest("", stored)})
+	secret := account.NewSecret(s.release, acc, s.block)
+	secret.Annotations = map[string]string{
+		ledger.Annotation:       book.Encode(),
+		ledger.OriginAnnotation: ledger.Create.Origin(),
+	}
+	secret.Data[corev1.BasicAuthPasswordKey] = stored
+	return secret, nil
+}
+
+// repair puts labels and owner back, and touches nothing else.
+func (a *Accounts) repair(ctx context.Context, s situation, secret *corev1.Secret) error {
+	metadata := map[string]any{"uid": secret.UID, "resourceVersion": secret.ResourceVersion}
+	if labels := driftedLabels(secret, s.release, s.block); len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	if !account.Owned(secret, s.release) {
+		metadata["ownerReferences"] = append(secret.DeepCopy().OwnerReferences, account.Owner(s.release))
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	_, err = a.Client.CoreV1().Secrets(secret.Namespace).Patch(ctx, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("the account Secret %s has just changed: %w", secret.Name, errNotYet)
+	}
+	if err != nil {
+		return fmt.Errorf("put the labels of the account Secret %s back: %w", secret.Name, quiet(err))
+	}
+	a.metrics.wrote("secret", "repair")
+	return nil
+}
+
+// remove deletes the Secrets of accounts that are no longer declared, by what the API server says now: a cache that is
+// behind would take an account that was just added and minted for one that is gone.
+func (a *Accounts) remove(ctx context.Context, s situation, secrets []*corev1.Secret) error {
+	if len(secrets) == 0 {
+		return nil
+	}
+	release, d, err := a.Cluster.Live(ctx, s.release)
+	if err != nil {
+		return fmt.Errorf("confirm that accounts are gone: %w", err)
+	}
+	if release.UID != s.release.UID || release.Deleting || !d.HasBlock || d.Err != nil {
+		return nil
+	}
+	s.release, s.block = release, d.Block
+	var failures []error
+	for _, secret := range decide(s).remove {
+		uid := secret.UID
+		err := a.Client.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		switch {
+		case err == nil:
+			a.metrics.wrote("secret", "delete")
+			a.Log.Info("an account is no longer declared; its Secret is deleted", "namespace", secret.Namespace, "secret", secret.Name)
+		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+			failures = append(failures, fmt.Errorf("delete the account Secret %s: %w", secret.Name, quiet(err)))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// quiet is an error of a request about a Secret without the words of the API server, which may quote what is stored.
+func quiet(err error) error {
+	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
+		return fmt.Errorf("the API server answered %s", reason)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return errors.New("the API server did not answer in time")
+	}
+	return errors.New("the API server could not be reached, or refused without a reason")
+}
