@@ -22,11 +22,13 @@ const (
 	defaultSettle = 6 * time.Second // VictoriaLogs writes what it took to disk within five
 	defaultTries  = 5
 
-	// visible is how long VictoriaLogs may take to show what it was sent.
-	visible = 3 * time.Second
+	defaultVisible = 3 * time.Second // VictoriaLogs shows what it took after about one
+
 	// maxHeld is how many events of one consumer wait for their confirmation at a time.
 	maxHeld    = 10_000
 	maxBackoff = 30 * time.Second
+	// maxDelay is how long an event that is missing again and again waits for its next try.
+	maxDelay = 10 * time.Minute
 	// callTimeout ends what an archive that hangs was asked, well within the time in which a message is acknowledged.
 	callTimeout = 20 * time.Second
 	// retentionAge is how long VictoriaLogs' configuration is taken to be what it was.
@@ -38,10 +40,13 @@ type ArchiverOptions struct {
 	Archive *Archive
 	Stream  *stream.Stream
 
-	Batch  int           // events fetched at a time; 0: 500
-	Wait   time.Duration // for a batch to fill; 0: a second
-	Settle time.Duration // between an insert and the read-back that counts; 0: 6 s. Less than VictoriaLogs needs to write to disk would lose events in its crash
-	Tries  int           // times that an event may be missing at its read-back; 0: 5
+	Batch   int           // events fetched at a time; 0: 500
+	Wait    time.Duration // for a batch to fill; 0: a second
+	Visible time.Duration // how long VictoriaLogs may take to show what it was sent; 0: 3 s
+	// Settle is the time between an insert and the read-back that counts; 0: 6 s. If VictoriaLogs needs longer to
+	// write to disk (-inmemoryDataFlushInterval), its crash can lose events.
+	Settle time.Duration
+	Tries  int // times that an event may be missing while others sent with it are there; 0: 5
 
 	Now        func() time.Time // nil: time.Now
 	Log        *slog.Logger
@@ -111,6 +116,9 @@ func NewArchiver(o ArchiverOptions) (*Archiver, error) {
 	if o.Wait <= 0 {
 		o.Wait = defaultWait
 	}
+	if o.Visible <= 0 {
+		o.Visible = defaultVisible
+	}
 	if o.Settle <= 0 {
 		o.Settle = defaultSettle
 	}
@@ -133,7 +141,7 @@ func NewArchiver(o ArchiverOptions) (*Archiver, error) {
 // Run archives until ctx is done and then returns nil. While VictoriaLogs is down the events stay in the stream.
 func (a *Archiver) Run(ctx context.Context) error {
 	// What an Archiver before this one sent in its last moment has to be visible before it is asked for.
-	sleep(ctx, visible)
+	sleep(ctx, a.options.Visible)
 	var running sync.WaitGroup
 	for _, consumer := range []stream.Consumer{stream.ArchiverEvents, stream.ArchiverIntents, stream.ArchiverAttempts} {
 		running.Go(func() { a.newFill(consumer).run(ctx) })
@@ -148,7 +156,13 @@ type fill struct {
 	consumer stream.Consumer
 	log      *slog.Logger
 	held     map[string]*held // by identity of the event
-	missed   map[string]int   // read-backs in vain, by identity
+	missed   map[string]misses
+}
+
+// misses counts the read-backs of an event in vain.
+type misses struct {
+	all     int
+	counted int // those at which others were found: the archive worked, and this event was dropped
 }
 
 // held is an event that the archive was sent or has, until that is read back.
@@ -161,7 +175,7 @@ type held struct {
 func (a *Archiver) newFill(consumer stream.Consumer) *fill {
 	return &fill{
 		Archiver: a, consumer: consumer, log: a.options.Log.With("consumer", string(consumer)),
-		held: map[string]*held{}, missed: map[string]int{},
+		held: map[string]*held{}, missed: map[string]misses{},
 	}
 }
 
@@ -221,7 +235,7 @@ func (f *fill) take(ctx context.Context, messages []*stream.Message) error {
 	}
 	if err := f.insertMissing(ctx, list, fresh); err != nil {
 		for _, h := range fresh {
-			f.giveBack(h)
+			f.giveBack(h, 0)
 		}
 		return err
 	}
@@ -282,19 +296,24 @@ func (f *fill) confirm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	present, err := f.options.Archive.Present(ctx, due)
+	missing := 0
 	for i := range due {
 		id := due[i].Identity()
 		h := f.held[id]
 		delete(f.held, id)
 		switch {
 		case err != nil:
-			f.giveBack(h)
+			f.giveBack(h, 0)
 		case present[id]:
 			delete(f.missed, id)
 			f.acknowledge(h)
 		default:
-			f.missing(id, h)
+			missing++
+			f.missing(id, h, len(present) > 0)
 		}
+	}
+	if missing > 0 {
+		f.log.Warn("events were sent and are not in the archive; they are tried again", "events", missing, "of", len(due))
 	}
 	return err
 }
@@ -309,22 +328,29 @@ func (f *fill) acknowledge(h *held) {
 	}
 }
 
-func (f *fill) missing(id string, h *held) {
+// missing gives an event back, later each time, or sets it aside. While nothing at all is found the archive is at fault
+// and not the event.
+func (f *fill) missing(id string, h *held, othersFound bool) {
 	f.metrics.unconfirmed.Inc()
-	f.missed[id]++
-	if f.missed[id] < f.options.Tries {
-		f.log.Warn("an event was sent and is not in the archive; it is tried again", "event", id, "misses", f.missed[id])
-		f.giveBack(h)
+	m := f.missed[id]
+	m.all++
+	if othersFound {
+		m.counted++
+	}
+	if m.counted >= f.options.Tries {
+		delete(f.missed, id)
+		f.setAside(h, reasonUnconfirmed)
 		return
 	}
-	delete(f.missed, id)
-	f.setAside(h, reasonUnconfirmed)
+	f.missed[id] = m
+	f.giveBack(h, m.all-1)
 }
 
-// giveBack asks for the messages again when what was sent of them must be visible.
-func (f *fill) giveBack(h *held) {
+// giveBack asks for the messages again when what was sent of them must be visible, and later after each miss.
+func (f *fill) giveBack(h *held, missesBefore int) {
+	delay := min(f.options.Visible<<min(missesBefore, 16), maxDelay)
 	for _, m := range h.messages {
-		if err := m.NakWithDelay(visible + rand.N(visible)); err != nil {
+		if err := m.NakWithDelay(delay + rand.N(f.options.Visible)); err != nil {
 			f.log.Warn("give a message back", "sequence", m.Sequence, "error", err)
 		}
 	}

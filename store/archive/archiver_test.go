@@ -1,0 +1,284 @@
+package archive
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/stream"
+)
+
+// logWriter sends a logger's lines to the test's output.
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(line []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+func openStream(t testing.TB, directory string) *stream.Stream {
+	t.Helper()
+	s, err := stream.Open(t.Context(), stream.Options{Directory: directory, Log: slog.New(slog.NewTextHandler(logWriter{t}, nil))})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+// startArchiver runs an Archiver that settles fast. It ends with stop, or with the test.
+func startArchiver(t testing.TB, o ArchiverOptions) (archiver *Archiver, stop func()) {
+	t.Helper()
+	o.Wait, o.Visible, o.Registerer = 100*time.Millisecond, 1500*time.Millisecond, prometheus.NewRegistry()
+	if o.Settle == 0 {
+		o.Settle = 1500 * time.Millisecond
+	}
+	o.Log = slog.New(slog.NewTextHandler(logWriter{t}, nil))
+	a, err := NewArchiver(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			assert.NoError(t, <-ended)
+		}
+	}
+	t.Cleanup(stop)
+	return a, stop
+}
+
+func acknowledged(a *Archiver) int { return int(testutil.ToFloat64(a.metrics.acknowledged)) }
+
+func waitAcknowledged(t testing.TB, a *Archiver, count int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return acknowledged(a) >= count }, 90*time.Second, 50*time.Millisecond,
+		"%d acknowledged", count)
+	assert.Equal(t, count, acknowledged(a))
+}
+
+// intent is the RequestReceived of a mint, refused what became of one that was not allowed.
+func intent(i int) event.Event {
+	e := mintEvent(i)
+	e.Stage, e.ResponseStatus, e.Annotations, e.StageTimestamp = event.RequestReceived, nil, nil, e.RequestReceivedTimestamp
+	return e
+}
+
+func refused(i int) event.Event {
+	e := mintEvent(i)
+	e.ResponseStatus, e.Annotations = &event.ResponseStatus{Code: 403}, map[string]string{"authorization.k8s.io/decision": "forbid"}
+	return e
+}
+
+func TestEventsOfAllStreamsReachTheArchiveOnceAndAreAcknowledged(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	list := append(mints(0, 1200), intent(0), intent(1), refused(2))
+	require.NoError(t, s.Publish(t.Context(), list))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s})
+	waitAcknowledged(t, a, len(list))
+	assert.Equal(t, len(list), v.rows())
+	assert.ElementsMatch(t, identities(list), identities(query(t, v.archive(), Query{})))
+}
+
+func TestNothingIsRepeatedAfterAStopBetweenInsertAndAcknowledgement(t *testing.T) {
+	t.Parallel()
+	v, directory := startVictoriaLogs(t), t.TempDir()
+	first, err := stream.Open(t.Context(), stream.Options{Directory: directory})
+	require.NoError(t, err)
+	list := mints(0, 300)
+	require.NoError(t, first.Publish(t.Context(), list))
+	a, stop := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: first, Settle: time.Hour})
+	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.inserted) == 300 }, 30*time.Second, 5*time.Millisecond)
+	stop()
+	require.NoError(t, first.Close())
+	require.Zero(t, acknowledged(a))
+
+	second := openStream(t, directory)
+	more := mints(300, 310)
+	require.NoError(t, second.Publish(t.Context(), more))
+	b, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: second})
+	waitAcknowledged(t, b, 310)
+	assert.Equal(t, 10.0, testutil.ToFloat64(b.metrics.inserted))
+	assert.Equal(t, 310, v.rows())
+}
+
+func TestWhatTheArchiveHasFromElsewhereOrTheStreamHasTwiceIsNotInsertedAgain(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	list := mints(0, 20)
+	require.NoError(t, v.archive().Insert(t.Context(), list[:5]))
+	require.NoError(t, s.Publish(t.Context(), list))
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, s.Publish(cancelled, list), "its events are repeated under other message ids from now on")
+	require.NoError(t, s.Publish(t.Context(), list))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s, Batch: 7})
+	require.Eventually(t, func() bool { return acknowledged(a) > 20 }, 30*time.Second, 20*time.Millisecond, "the stream has some twice")
+	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.held.WithLabelValues("archiver-events")) == 0 }, 30*time.Second, 20*time.Millisecond)
+	assert.Equal(t, 20, v.rows())
+}
+
+func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s, Settle: defaultSettle})
+	list := mints(0, 400)
+	require.NoError(t, s.Publish(t.Context(), list[:200]))
+	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.inserted) == 200 }, 30*time.Second, 5*time.Millisecond)
+	v.kill() // with what it took a moment ago in memory
+	require.NoError(t, s.Publish(t.Context(), list[200:]))
+	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.errors) >= 2 }, 30*time.Second, 50*time.Millisecond)
+	assert.Zero(t, acknowledged(a))
+	v.start()
+	waitAcknowledged(t, a, 400)
+	assert.Less(t, testutil.ToFloat64(a.metrics.errors), 60.0, "it did not hammer on a server that was down")
+	assert.ElementsMatch(t, identities(list), identities(query(t, v.archive(), Query{})))
+	assert.Equal(t, 400, v.rows())
+}
+
+func TestAnEventOutsideTheRetentionIsSetAsideAndTheRestProceeds(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t, "-retentionPeriod=3d"), openStream(t, t.TempDir())
+	list := mints(0, 4)
+	list[1].RequestReceivedTimestamp = time.Now().Add(-100 * 24 * time.Hour)
+	list[2].RequestReceivedTimestamp = time.Now().Add(100 * 24 * time.Hour)
+	require.NoError(t, s.Publish(t.Context(), list))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s})
+	waitAcknowledged(t, a, 2)
+	assert.Equal(t, 2.0, testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonRetention)))
+	assert.Equal(t, 2, v.rows())
+	left, err := s.Fetch(t.Context(), stream.ArchiverEvents, 10, time.Second)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+func TestAnEventTooLongForTheArchiveIsSetAsideAndTheRestProceeds(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	list := mints(0, 3)
+	list[1].AuditID = strings.Repeat("x", 300<<10)
+	require.NoError(t, s.Publish(t.Context(), list))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s})
+	waitAcknowledged(t, a, 2)
+	assert.Equal(t, 1.0, testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonTooLong)))
+}
+
+// between stands between an archiver and VictoriaLogs and does to its inserts what the test wants.
+func between(t testing.TB, v *victoriaLogs, insert func(w http.ResponseWriter, r *http.Request, pass http.Handler)) *Archive {
+	t.Helper()
+	target, err := url.Parse(v.url())
+	require.NoError(t, err)
+	pass := httputil.NewSingleHostReverseProxy(target)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/insert/"):
+			insert(w, r, pass)
+		case r.URL.Path == "/metrics":
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return New(server.URL, nil)
+}
+
+func TestAnEventThatIsDroppedWithAnAnswerOfSuccessIsTriedAgainUntilItIsThere(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	var inserts atomic.Int32
+	archive := between(t, v, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if inserts.Add(1) > 1 {
+			pass.ServeHTTP(w, r)
+		}
+	})
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: archive, Stream: s})
+	waitAcknowledged(t, a, 3)
+	assert.Equal(t, 3.0, testutil.ToFloat64(a.metrics.unconfirmed))
+	assert.Equal(t, 3, v.rows())
+}
+
+func TestAnEventThatNeverArrivesIsSetAsideAfterItsTriesAndTheRestProceeds(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t, "-retentionPeriod=3d"), openStream(t, t.TempDir())
+	archive := between(t, v, func(w http.ResponseWriter, r *http.Request, pass http.Handler) { pass.ServeHTTP(w, r) })
+	list := mints(0, 3)
+	list[1].RequestReceivedTimestamp = time.Now().Add(-100 * 24 * time.Hour) // VictoriaLogs drops it, and does not say what it retains
+	require.NoError(t, s.Publish(t.Context(), list))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: archive, Stream: s, Tries: 2})
+	next := 3
+	require.Eventually(t, func() bool { // others go on arriving
+		next++
+		return assert.NoError(t, s.Publish(t.Context(), mints(next-1, next))) &&
+			testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonUnconfirmed)) == 1
+	}, 60*time.Second, 100*time.Millisecond)
+	waitAcknowledged(t, a, next-1)
+	assert.Equal(t, 2.0, testutil.ToFloat64(a.metrics.unconfirmed))
+}
+
+func TestAnInsertWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	var inserts atomic.Int32
+	archive := between(t, v, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if inserts.Add(1) > 1 {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		pass.ServeHTTP(httptest.NewRecorder(), r)
+		w.WriteHeader(http.StatusBadGateway)
+	})
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: archive, Stream: s})
+	waitAcknowledged(t, a, 3)
+	assert.Equal(t, int32(1), inserts.Load())
+	assert.Equal(t, 3, v.rows())
+}
+
+func TestWhileNothingIsFoundTheArchiveIsAtFaultAndNoEventIsSetAside(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	var dropping atomic.Bool
+	dropping.Store(true)
+	archive := between(t, v, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !dropping.Load() {
+			pass.ServeHTTP(w, r)
+		}
+	})
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: archive, Stream: s, Tries: 1})
+	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.unconfirmed) >= 6 }, 60*time.Second, 20*time.Millisecond)
+	assert.Zero(t, testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonUnconfirmed)))
+	dropping.Store(false)
+	waitAcknowledged(t, a, 3)
+}
+
+func TestBackoffGrowsToItsBoundAndVaries(t *testing.T) {
+	for failures := 1; failures < 100; failures++ {
+		d := backoff(failures)
+		assert.Positive(t, d)
+		assert.LessOrEqual(t, d, maxBackoff)
+	}
+	assert.GreaterOrEqual(t, backoff(50), maxBackoff/2)
+	seen := map[time.Duration]bool{}
+	for range 20 {
+		seen[backoff(5)] = true
+	}
+	assert.Greater(t, len(seen), 1)
+}
