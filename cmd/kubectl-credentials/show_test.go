@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -106,6 +108,29 @@ func TestAHistoryAsJSONOrYAMLIsTheWholeCredentialAndSafeToPrint(t *testing.T) {
 	f("yaml", func(text []byte, v any) error { return yaml.Unmarshal(text, v) })
 }
 
+func TestAMarkThatYAMLWouldShowAsItIsIsEscapedInYAMLToo(t *testing.T) {
+	s := newServer(t)
+	c := credential()
+	c.Status.History = []v1alpha1.Operation{{ID: "id-1", By: "jane\u202e"}}
+	c.Status.Findings = nil
+	s.answers["GET "+app] = sends(200, c)
+	r := s.command(t, "history", "postgres-orders.app", "-o", "yaml")
+	assertSafe(t, r.out)
+	var got v1alpha1.Credential
+	require.NoError(t, yaml.Unmarshal([]byte(r.out), &got))
+	assert.Equal(t, "jane\u202e", got.Status.History[0].By)
+}
+
+func TestWhatTheServerSaysInAnErrorDoesNotActOnTheTerminal(t *testing.T) {
+	s := newServer(t)
+	s.answers["GET "+app] = refuses(apierrors.NewConflict(v1alpha1.Resource("credentials"), hostile, errors.New(hostile)))
+	r := s.command(t, "history", "postgres-orders.app")
+	assert.Equal(t, exitConflict, r.code)
+	assertSafe(t, r.err)
+	assert.Contains(t, r.err, `mallory\x1b[2J\nroot \u202e\u009b31m`)
+	assert.True(t, strings.HasPrefix(r.err, "Error from server (Conflict): "), r.err)
+}
+
 func TestYAMLIsYAMLWhereNothingNeedsHiding(t *testing.T) {
 	s := newServer(t)
 	s.answers["GET "+collection] = sends(200, credentials())
@@ -123,6 +148,7 @@ func TestTheListIsTheServersTableMadeSafe(t *testing.T) {
 	assertSafe(t, r.out)
 	golden(t, "list.txt", r.out)
 	assert.Equal(t, "application/json;as=Table;v=v1;g=meta.k8s.io", s.requests()[0].header.Get("Accept"))
+	assert.Equal(t, "None", s.requests()[0].query.Get("includeObject"))
 
 	wide := s.command(t, "list", "-o", "wide")
 	assertSafe(t, wide.out)
