@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,11 +34,12 @@ const (
 type Postgres struct {
 	programs   string // the folder of initdb, postgres and psql
 	directory  string
-	temporary  bool
+	temporary  *process.Directory // nil: the directory was given
 	port       string
 	password   string              // of the superuser
 	credential *syscall.Credential // of the user that owns the data; nil: ours
 	server     *process.Process
+	stop       sync.Once
 }
 
 // Start finds PostgreSQL on this machine, or on Debian as root installs Debian's, and starts it with its data in a new
@@ -55,8 +57,13 @@ func Start(ctx context.Context, directory string, progress io.Writer) (*Postgres
 	if os.Getuid() == 0 && !othersEnter(directory) {
 		directory = ""
 	}
-	p := &Postgres{programs: programs, temporary: directory == ""}
-	if p.directory, err = os.MkdirTemp(directory, "postgres-"); err != nil {
+	p := &Postgres{programs: programs}
+	if directory == "" {
+		if p.temporary, err = process.NewDirectory("mintlog-postgres-"); err != nil {
+			return nil, err
+		}
+		p.directory = p.temporary.Path
+	} else if p.directory, err = os.MkdirTemp(directory, "postgres-"); err != nil {
 		return nil, err
 	}
 	if err := p.prepare(ctx); err != nil {
@@ -228,15 +235,17 @@ func (p *Postgres) serve(ctx context.Context) error {
 	return err
 }
 
-// Stop ends the server and removes its directory if Start made a temporary one.
+// Stop ends the server and removes its directory if Start made a temporary one. A second call does nothing.
 func (p *Postgres) Stop() error {
 	var err error
-	if p.server != nil {
-		err = p.server.Stop()
-	}
-	if p.temporary {
-		err = errors.Join(err, os.RemoveAll(p.directory))
-	}
+	p.stop.Do(func() {
+		if p.server != nil {
+			err = p.server.Stop()
+		}
+		if p.temporary != nil {
+			err = errors.Join(err, p.temporary.Remove())
+		}
+	})
 	return err
 }
 

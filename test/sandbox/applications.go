@@ -119,6 +119,18 @@ func (s *Sandbox) AwaitFirstSight(ctx context.Context, kind string) error {
 	})
 }
 
+// AwaitAccounts waits until a namespace has that many account Secrets.
+func (s *Sandbox) AwaitAccounts(ctx context.Context, namespace string, count int) error {
+	client := s.Kubernetes(ClusterAdmin, 0).CoreV1().Secrets(namespace)
+	return until(ctx, func(ctx context.Context) error {
+		accounts, err := client.List(ctx, metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+		if err == nil && len(accounts.Items) < count {
+			err = fmt.Errorf("the namespace %s has %d of %d account Secrets", namespace, len(accounts.Items), count)
+		}
+		return err
+	})
+}
+
 // May asks a kube-apiserver whether a person may do something with a resource of credentials.cozystack.io, such as
 // "credentials" or "credentials/mint".
 func (s *Sandbox) May(ctx context.Context, person string, apiserver int, verb, namespace, resource string) (bool, error) {

@@ -118,20 +118,24 @@ func (s *Sandbox) layCustomResources(ctx context.Context) error {
 	if err := s.applyFiles(ctx, "", "crds/helmreleases.yaml", "crds/applicationdefinitions.yaml"); err != nil {
 		return err
 	}
-	// Each kube-apiserver serves them when its own watch has told it.
+	// Each kube-apiserver serves them when its own watch has told it, and takes a second for the first answer.
+	var waits []func() error
 	for number := range s.apiServers {
 		client, err := dynamic.NewForConfig(s.RESTConfig(ClusterAdmin, number))
 		if err != nil {
 			return err
 		}
 		for _, resource := range []schema.GroupVersionResource{HelmReleases, ApplicationDefinitions} {
-			if err := until(ctx, func(ctx context.Context) error {
-				_, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
-				return err
-			}); err != nil {
-				return err
-			}
+			waits = append(waits, func() error {
+				return until(ctx, func(ctx context.Context) error {
+					_, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+					return err
+				})
+			})
 		}
+	}
+	if err := together(waits...); err != nil {
+		return err
 	}
 	s.say("the custom resources are served")
 	return nil

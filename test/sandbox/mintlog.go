@@ -56,24 +56,43 @@ func (s *Sandbox) AllArguments() []string {
 	return arguments
 }
 
+// RunAll starts "mintlog all" for this sandbox, with more arguments if there are any, and lays its API when the mint
+// server is ready. A restart of the process waits until it is ready again.
+func (s *Sandbox) RunAll(ctx context.Context, more ...string) (*process.Process, error) {
+	client, err := s.adminClient()
+	if err != nil {
+		return nil, err
+	}
+	started, err := s.run(ctx, process.Options{
+		Name:      "mintlog",
+		Path:      s.Binary(),
+		Arguments: append(s.AllArguments(), more...),
+		Ready:     answers(client, "https://"+s.mintAddress+"/readyz"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.say("mintlog is ready")
+	return started, s.LayAPI(ctx)
+}
+
 // Run starts a process of ours under the sandbox's discipline: its output in a file of its name among the logs, and it
 // ends with the sandbox. Stop sends SIGTERM and waits, Kill sends SIGKILL, Restart starts it again with the same
-// arguments.
+// arguments. A path that is not absolute is below this module's folder.
 func (s *Sandbox) Run(ctx context.Context, name, binary string, arguments ...string) (*process.Process, error) {
 	if !filepath.IsAbs(binary) {
 		binary = filepath.Join(s.root, binary)
 	}
-	if _, err := os.Stat(binary); err != nil {
-		return nil, fmt.Errorf("%s is missing: run \"make build\"", binary)
+	return s.run(ctx, process.Options{Name: name, Path: binary, Arguments: arguments})
+}
+
+func (s *Sandbox) run(ctx context.Context, options process.Options) (*process.Process, error) {
+	if _, err := os.Stat(options.Path); err != nil {
+		return nil, fmt.Errorf("%s is missing: run \"make build\"", options.Path)
 	}
-	started, err := process.Start(ctx, process.Options{
-		Name:      name,
-		Path:      binary,
-		Arguments: arguments,
-		LogFile:   s.path("logs", name+".log"),
-		Grace:     10 * time.Second,
-		Detached:  s.options.Detached,
-	})
+	options.LogFile = s.path("logs", options.Name+".log")
+	options.Grace = 10 * time.Second
+	started, err := process.Start(ctx, options)
 	if err != nil {
 		return nil, err
 	}

@@ -36,15 +36,13 @@ type Options struct {
 	AuditLogMaxBackups   int
 	AuditLogMaxDays      int
 	Verbosity            int
-
-	Detached bool // the servers outlive this process, unless Stop is called
 }
 
 // A Sandbox is a running cluster. Its methods may be called from several goroutines.
 type Sandbox struct {
 	options   Options
 	directory string
-	temporary bool
+	temporary *process.Directory // nil: the directory was given
 	root      string
 	began     time.Time
 
@@ -97,10 +95,10 @@ func prepare(options Options) (*Sandbox, error) {
 	}
 	s := &Sandbox{options: options, root: root, began: time.Now(), directory: options.Directory}
 	if s.directory == "" {
-		if s.directory, err = os.MkdirTemp("", "mintlog-sandbox-"); err != nil {
+		if s.temporary, err = process.NewDirectory("mintlog-sandbox-"); err != nil {
 			return nil, err
 		}
-		s.temporary = true
+		s.directory = s.temporary.Path
 	}
 	if err := s.prepareDirectory(); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -200,8 +198,8 @@ func (s *Sandbox) Stop() error {
 		stops = append(stops, func() error { server.Kill(); return nil })
 	}
 	err = errors.Join(err, together(stops...))
-	if s.temporary {
-		err = errors.Join(err, os.RemoveAll(s.directory))
+	if s.temporary != nil {
+		err = errors.Join(err, s.temporary.Remove())
 	}
 	return err
 }

@@ -193,7 +193,6 @@ func (s *Sandbox) start(ctx context.Context, name string, options process.Option
 	}
 	options.Name = name
 	options.LogFile = s.path("logs", name+".log")
-	options.Detached = s.options.Detached
 	server, err := process.Start(ctx, options)
 	if err != nil {
 		return nil, err

@@ -121,6 +121,29 @@ func TestFreeAddressesDiffer(t *testing.T) {
 	}
 }
 
+func TestADirectoryThatWasAbandonedIsRemovedAndOneInUseStays(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	const prefix = "directory-"
+	old := time.Now().Add(-time.Hour)
+	inUse, err := process.NewDirectory(prefix)
+	require.NoError(t, err)
+	abandoned := filepath.Join(os.TempDir(), prefix+"abandoned")
+	fresh := filepath.Join(os.TempDir(), prefix+"fresh")
+	require.NoError(t, os.MkdirAll(filepath.Join(abandoned, "data"), 0o700))
+	require.NoError(t, os.Mkdir(fresh, 0o700))
+	require.NoError(t, os.Chtimes(inUse.Path, old, old))
+	require.NoError(t, os.Chtimes(abandoned, old, old))
+
+	next, err := process.NewDirectory(prefix)
+	require.NoError(t, err)
+	require.NoDirExists(t, abandoned)
+	require.DirExists(t, inUse.Path)
+	require.DirExists(t, fresh)
+	require.NoError(t, next.Remove())
+	require.NoDirExists(t, next.Path)
+	require.NoError(t, inUse.Remove())
+}
+
 func start(t *testing.T, script string, ready func(context.Context) error, within time.Duration) (*process.Process, error) {
 	t.Helper()
 	return process.Start(t.Context(), process.Options{
