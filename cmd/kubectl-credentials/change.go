@@ -62,7 +62,7 @@ func newMint(c *connection) *cobra.Command {
 else goes to standard error. It is shown this once and kept nowhere: whoever loses it mints again.
 
 The new password is stored when the command returns. The application's engine applies it in its own time, and until then
-the one before is valid. The request is sent once: when it is not known whether it took effect, the exit code is 6 and
+the one before is valid. The request is sent once: where it is not known whether it took effect, the error says so and
 the credential's history will tell.`,
 		Example: `  kubectl credentials mint postgres-orders.app
   PGPASSWORD=$(kubectl credentials mint postgres-orders.app) psql -h HOST -U app

@@ -197,11 +197,11 @@ func credentialName(argument string) string {
 	return argument
 }
 
-// nearest returns the name at the smallest edit distance, if it is small for the length of the name.
+// nearest returns the other name at the smallest edit distance, if it is small for the length of the name.
 func nearest(given string, names []string) (string, bool) {
 	best, least := "", max(2, len(given)/4)+1
 	for _, n := range names {
-		if d := distance(given, n); d < least {
+		if d := distance(given, n); d > 0 && d < least {
 			best, least = n, d
 		}
 	}

@@ -484,6 +484,7 @@ func TestAnUnknownNameIsAnsweredWithTheNearestOne(t *testing.T) {
 	}
 	f("postgres-order.app", "Did you mean postgres-orders.app? ")
 	f("postgres-orders.ap", "Did you mean postgres-orders.app? ")
+	f("postgres-orders.app", "") // listed and still not found, as under an application that goes
 	f("redis", "")
 }
 
