@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +28,10 @@ const (
 	// What fails is tried again after firstRetry, doubling up to lastRetry, each with up to half as much again by chance.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 5 * time.Minute
-	// inspection is how often an application is looked at though nothing of it changed: its grant is not watched.
-	inspection = time.Hour
+	// inspection is how often an application is looked at though nothing of it changed: its grant is not watched. Nor is
+	// what stands in the place of an account Secret or a grant, and is waited for.
+	inspection      = time.Hour
+	closeInspection = time.Minute
 )
 
 // Options are what an accounts role needs.
@@ -158,7 +161,7 @@ func (a *Accounts) work(ctx context.Context) bool {
 	// What was begun is finished though the process is told to stop.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	again, err := a.reconcile(ctx, k)
+	next, err := a.reconcile(ctx, k)
 	a.metrics.duration.Observe(time.Since(began).Seconds())
 	if err != nil {
 		a.retry(k, err)
@@ -166,8 +169,8 @@ func (a *Accounts) work(ctx context.Context) bool {
 	}
 	a.metrics.reconciles.WithLabelValues("ok").Inc()
 	a.queue.Forget(k)
-	if again {
-		a.queue.AddAfter(k, inspection+rand.N(inspection/10))
+	if next > 0 {
+		a.queue.AddAfter(k, next+rand.N(next/10))
 	}
 	return true
 }
@@ -187,10 +190,10 @@ func (a *Accounts) retry(k key, err error) {
 // errNotYet is returned for what will come right by itself, and is no fault.
 var errNotYet = errors.New("not yet")
 
-// reconcile returns whether the key is to be looked at again in a while.
-func (a *Accounts) reconcile(ctx context.Context, k key) (bool, error) {
+// reconcile returns when the key is to be looked at again, 0 if not before something changes.
+func (a *Accounts) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	if k.kind != "" {
-		return false, a.reconcileKind(ctx, k.kind)
+		return 0, a.reconcileKind(ctx, k.kind)
 	}
 	return a.reconcileApplication(ctx, k.application)
 }
@@ -218,36 +221,39 @@ func (a *Accounts) reconcileKind(ctx context.Context, kind string) error {
 }
 
 // reconcileApplication brings one application's Secrets and grant in step with its declared accounts.
-func (a *Accounts) reconcileApplication(ctx context.Context, name types.NamespacedName) (bool, error) {
+func (a *Accounts) reconcileApplication(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
 	release, ok := a.Cluster.Release(name.Namespace, name.Name)
 	if !ok || release.Deleting {
 		a.report.forget(name) // what it owns goes with it
-		return false, nil
+		return 0, nil
 	}
 	d, ok := a.Cluster.Definition(release.Kind)
 	if !ok || !d.HasBlock || d.Err != nil {
-		return false, nil // nothing is deleted; its definition wakes us
+		return 0, nil // nothing is deleted; its definition wakes us
 	}
 	if !a.Cluster.Readable(release.Namespace) {
-		return false, nil // its namespace wakes us when it is enrolled
+		return 0, nil // its namespace wakes us when it is enrolled
 	}
 	sight, ok := a.sights.of(release.Kind)
 	if !ok {
-		return false, nil // its kind wakes us when it is recorded
+		return 0, nil // its kind wakes us when it is recorded
 	}
 	secrets, err := a.Cluster.AccountSecrets(ctx, release.Namespace)
 	if err != nil {
-		return false, fmt.Errorf("read the account Secrets: %w", err)
+		return 0, fmt.Errorf("read the account Secrets: %w", err)
 	}
 	g, err := a.readGrant(ctx, release)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	s := situation{release: release, block: d.Block, sight: sight, record: g.record, secrets: secrets}
 	p := decide(s)
 	err = a.carryOut(ctx, s, &p, g)
 	a.report.tell(release, p.problems)
-	return err == nil, err
+	if slices.ContainsFunc(p.problems, problem.inTheWay) {
+		return closeInspection, err
+	}
+	return inspection, err
 }
 
 // carryOut writes the record before the first Secret, and the grant before there is something to read.

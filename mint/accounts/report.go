@@ -28,6 +28,11 @@ const (
 // A problem is what an application's owner should know.
 type problem struct{ reason, message string }
 
+// inTheWay reports whether it is something foreign, which nobody tells of when it goes.
+func (p problem) inTheWay() bool {
+	return p.reason == reasonForeignSecret || p.reason == reasonForeignGrant
+}
+
 func foreignSecret(name string) problem {
 	return problem{reasonForeignSecret, fmt.Sprintf("the Secret %s is not this application's account Secret and is left alone: its account is not served before it goes", name)}
 }

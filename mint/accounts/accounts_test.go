@@ -1,0 +1,598 @@
+package accounts_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mintlog/mintlog/mint/accounts"
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/store/ledger"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+type object = map[string]any
+
+// servers starts the sandbox at its first use, so that the tests of the rule alone need none.
+var servers = sync.OnceValue(func() *sandbox.Sandbox {
+	s, err := sandbox.Start(interruptible, sandbox.Options{Apiservers: 1, Log: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "the real servers are needed (make tools):", err)
+		os.Exit(1)
+	}
+	started = s
+	return s
+})
+
+var (
+	interruptible context.Context
+	started       *sandbox.Sandbox
+)
+
+func TestMain(m *testing.M) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	interruptible = ctx
+	code := m.Run()
+	if started != nil {
+		if err := started.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// as is the identity of one of mintlog's service accounts.
+func as(t *testing.T, name string) *rest.Config {
+	t.Helper()
+	file, err := servers().ServiceAccountKubeconfig(t.Context(), name, 0)
+	require.NoError(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	require.NoError(t, err)
+	config.QPS = -1
+	return config
+}
+
+// A role is a running accounts role.
+type role struct {
+	stop   func()
+	gather prometheus.Gatherer
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// run starts the accounts role with its own identity; it ends with the test, or with stop.
+func run(t *testing.T) *role {
+	t.Helper()
+	config := as(t, "accounts")
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	r := &role{log: &lockedBuffer{}}
+	registry := prometheus.NewRegistry()
+	r.gather = registry
+	log := slog.New(slog.NewTextHandler(r.log, nil))
+	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
+	require.NoError(t, err)
+	a, err := accounts.New(accounts.Options{
+		Cluster: caches, Client: client, Namespace: sandbox.Namespace, Random: rand.Reader, Log: log, Registerer: registry,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	results := make(chan error, 2)
+	running.Go(func() { results <- caches.Run(ctx) })
+	running.Go(func() { results <- a.Run(ctx) })
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		assert.NoError(t, errors.Join(<-results, <-results))
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+// writes is how many objects the role has written.
+func (r *role) writes(t *testing.T) float64 {
+	t.Helper()
+	return r.counted(t, "mintlog_accounts_writes_total")
+}
+
+func (r *role) counted(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := r.gather.Gather()
+	require.NoError(t, err)
+	total := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			total += m.GetCounter().GetValue()
+		}
+	}
+	return total
+}
+
+func admin() kubernetes.Interface { return servers().Kubernetes(sandbox.ClusterAdmin, 0) }
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	require.Eventually(t, holds, 30*time.Second, 50*time.Millisecond, what)
+}
+
+// never holds for long enough that the role would have done it.
+func never(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	require.Never(t, holds, 1500*time.Millisecond, 50*time.Millisecond, what)
+}
+
+func secret(t *testing.T, namespace, name string) *corev1.Secret {
+	t.Helper()
+	s, err := admin().CoreV1().Secrets(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	return s
+}
+
+func awaitSecret(t *testing.T, namespace, name string) *corev1.Secret {
+	t.Helper()
+	eventually(t, "the Secret "+name, func() bool { return secret(t, namespace, name) != nil })
+	return secret(t, namespace, name)
+}
+
+func awaitNoSecret(t *testing.T, namespace, name string) {
+	t.Helper()
+	eventually(t, "the Secret "+name+" goes", func() bool { return secret(t, namespace, name) == nil })
+}
+
+func tenant(t *testing.T, name string) string {
+	t.Helper()
+	require.NoError(t, servers().AddTenant(t.Context(), name))
+	return name
+}
+
+var users = object{"format": object{"name": "sha256"}, "accounts": []any{object{"kind": "ValuesMap", "path": "users"}}, "secretLabels": object{"cnpg.io/reload": "true"}}
+
+func define(t *testing.T, kind string, block object) {
+	t.Helper()
+	require.NoError(t, servers().InstallDefinition(t.Context(), kind, block))
+}
+
+func install(t *testing.T, namespace, kind string, names ...string) types.UID {
+	t.Helper()
+	declared := object{}
+	for _, n := range names {
+		declared[n] = object{}
+	}
+	release, err := servers().InstallRelease(t.Context(), namespace, kind, "orders", object{"users": declared})
+	require.NoError(t, err)
+	return release.GetUID()
+}
+
+// awaitSight waits until a kind's block was seen long enough ago that what is created now is younger.
+func awaitSight(t *testing.T, kind string) {
+	t.Helper()
+	eventually(t, "the first sight of "+kind, func() bool {
+		m, err := admin().CoreV1().ConfigMaps(sandbox.Namespace).Get(t.Context(), "mintlog-kinds", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		at, err := time.Parse(time.RFC3339, m.Data[kind])
+		return err == nil && time.Since(at) >= 2*time.Second
+	})
+}
+
+func found(t *testing.T, namespace, release string) []string {
+	t.Helper()
+	var names []string
+	eventually(t, "the record of "+release, func() bool {
+		r, err := admin().RbacV1().Roles(namespace).Get(t.Context(), "credentials-"+release, metav1.GetOptions{})
+		return err == nil && json.Unmarshal([]byte(r.Annotations["credentials.cozystack.io/found"]), &names) == nil
+	})
+	return names
+}
+
+func granted(t *testing.T, namespace, release string) []string {
+	t.Helper()
+	r, err := admin().RbacV1().Roles(namespace).Get(t.Context(), "credentials-"+release, metav1.GetOptions{})
+	require.NoError(t, err)
+	var names []string
+	for _, rule := range r.Rules {
+		assert.Equal(t, []string{"secrets"}, rule.Resources)
+		assert.Equal(t, []string{"get", "patch"}, rule.Verbs)
+		require.NotEmpty(t, rule.ResourceNames)
+		names = append(names, rule.ResourceNames...)
+	}
+	return names
+}
+
+func events(t *testing.T, namespace, reason string) []corev1.Event {
+	t.Helper()
+	list, err := admin().CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var matching []corev1.Event
+	for _, e := range list.Items {
+		if e.Reason == reason && e.InvolvedObject.Kind == "HelmRelease" {
+			matching = append(matching, e)
+		}
+	}
+	return matching
+}
+
+func TestTheLifeOfAnApplication(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-life")
+	define(t, "Life", users)
+	awaitSight(t, "Life")
+	uid := install(t, ns, "Life", "app", "Report.Reader")
+
+	app := awaitSecret(t, ns, "life-orders.app.account")
+	reader := awaitSecret(t, ns, "life-orders.report-reader.account")
+	assert.Equal(t, "Report.Reader", string(reader.Data["username"]))
+	assert.Equal(t, corev1.SecretTypeBasicAuth, app.Type)
+	assert.Regexp(t, "^[0-9a-f]{64}$", string(app.Data["password"]))
+	assert.NotEqual(t, app.Data["password"], reader.Data["password"])
+	no := false
+	assert.Equal(t, []metav1.OwnerReference{{APIVersion: "helm.toolkit.fluxcd.io/v2", Kind: "HelmRelease", Name: "life-orders", UID: uid, Controller: &no, BlockOwnerDeletion: &no}}, app.OwnerReferences)
+	assert.Equal(t, map[string]string{
+		"credentials.cozystack.io/account": "true", "cnpg.io/reload": "true",
+		"internal.cozystack.io/managed-by-cozystack": "true", "internal.cozystack.io/tenantresource": "false",
+		"apps.cozystack.io/application.kind": "Life", "apps.cozystack.io/application.group": "apps.cozystack.io", "apps.cozystack.io/application.name": "orders",
+	}, app.Labels)
+	assert.Equal(t, "NotIssued", app.Annotations[ledger.OriginAnnotation])
+	book, err := ledger.Parse(app.Annotations[ledger.Annotation])
+	require.NoError(t, err)
+	require.Len(t, book.Entries, 1)
+	assert.Equal(t, ledger.Create, book.Newest().Operation)
+	assert.Equal(t, book.StoredDigest("", app.Data["password"]), book.Newest().Stored)
+	assert.WithinDuration(t, time.Now(), book.Newest().At, time.Minute)
+	assert.Empty(t, found(t, ns, "life-orders"))
+	assert.Equal(t, []string{"life-orders.app.account", "life-orders.report-reader.account"}, granted(t, ns, "life-orders"))
+
+	// One account goes, another comes, and the third keeps its password.
+	install(t, ns, "Life", "app", "new")
+	awaitNoSecret(t, ns, "life-orders.report-reader.account")
+	fresh := awaitSecret(t, ns, "life-orders.new.account")
+	assert.Equal(t, app, secret(t, ns, "life-orders.app.account"))
+	eventually(t, "the grant follows", func() bool {
+		return assert.ObjectsAreEqual([]string{"life-orders.app.account", "life-orders.new.account"}, granted(t, ns, "life-orders"))
+	})
+
+	// An account that comes back is another account.
+	install(t, ns, "Life", "app")
+	awaitNoSecret(t, ns, "life-orders.new.account")
+	install(t, ns, "Life", "app", "new")
+	assert.NotEqual(t, fresh.UID, awaitSecret(t, ns, "life-orders.new.account").UID)
+
+	// Without accounts nothing is granted, least of all by a rule without names.
+	install(t, ns, "Life")
+	awaitNoSecret(t, ns, "life-orders.app.account")
+	assert.Empty(t, granted(t, ns, "life-orders"))
+	_, err = admin().RbacV1().RoleBindings(ns).Get(t.Context(), "credentials-life-orders", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err))
+}
+
+func TestAnApplicationThatIsDeletedAndRecreatedHasNewAccounts(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-recreated")
+	define(t, "Recreated", users)
+	awaitSight(t, "Recreated")
+	earlier := install(t, ns, "Recreated", "app")
+	old := awaitSecret(t, ns, "recreated-orders.app.account")
+	require.NoError(t, servers().DeleteRelease(t.Context(), ns, "recreated-orders"))
+	later := install(t, ns, "Recreated", "app")
+	require.NotEqual(t, earlier, later)
+	eventually(t, "a Secret of the later application", func() bool {
+		s := secret(t, ns, "recreated-orders.app.account")
+		return s != nil && s.UID != old.UID && s.OwnerReferences[0].UID == later
+	})
+	fresh := secret(t, ns, "recreated-orders.app.account")
+	assert.NotEqual(t, old.Data["password"], fresh.Data["password"])
+	eventually(t, "a grant of the later application", func() bool {
+		r, err := admin().RbacV1().Roles(ns).Get(t.Context(), "credentials-recreated-orders", metav1.GetOptions{})
+		b, errBinding := admin().RbacV1().RoleBindings(ns).Get(t.Context(), "credentials-recreated-orders", metav1.GetOptions{})
+		return err == nil && errBinding == nil && r.OwnerReferences[0].UID == later && b.OwnerReferences[0].UID == later
+	})
+	assert.Empty(t, found(t, ns, "recreated-orders"))
+}
+
+func TestTheProjectorReachesTheAccountSecretsByNameAndNoOther(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-granted")
+	define(t, "Granted", users)
+	awaitSight(t, "Granted")
+	install(t, ns, "Granted", "app")
+	awaitSecret(t, ns, "granted-orders.app.account")
+	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "another"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	projector := kubernetes.NewForConfigOrDie(as(t, "projector")).CoreV1().Secrets(ns)
+	_, err = projector.Get(t.Context(), "granted-orders.app.account", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = projector.Get(t.Context(), "another", metav1.GetOptions{})
+	assert.True(t, apierrors.IsForbidden(err))
+	_, err = projector.List(t.Context(), metav1.ListOptions{})
+	assert.True(t, apierrors.IsForbidden(err))
+	err = projector.Delete(t.Context(), "granted-orders.app.account", metav1.DeleteOptions{})
+	assert.True(t, apierrors.IsForbidden(err))
+}
+
+func TestOfAnApplicationThatRanBeforeItsKindHadABlockNothingIsSeededAndNothingChanges(t *testing.T) {
+	ns := tenant(t, "tenant-before")
+	define(t, "Before", nil)
+	install(t, ns, "Before", "app", "reporter")
+	charts, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "before-orders-credentials"}, StringData: map[string]string{"app": "x", "reporter": "y", "late": "z"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r := run(t)
+	define(t, "Before", users)
+	awaitSight(t, "Before")
+	assert.ElementsMatch(t, []string{"app", "reporter"}, found(t, ns, "before-orders"))
+	never(t, "a Secret for an account that ran before", func() bool {
+		return secret(t, ns, "before-orders.app.account") != nil || secret(t, ns, "before-orders.reporter.account") != nil
+	})
+	assert.Equal(t, []string{"before-orders.app.account", "before-orders.reporter.account"}, granted(t, ns, "before-orders"), "for a mint by name")
+	assert.Equal(t, charts, secret(t, ns, "before-orders-credentials"))
+
+	// Nor after a restart.
+	r.stop()
+	run(t)
+	install(t, ns, "Before", "app", "reporter", "new", "late")
+	awaitSecret(t, ns, "before-orders.new.account")
+	never(t, "a Secret for an account whose password is elsewhere", func() bool {
+		return secret(t, ns, "before-orders.late.account") != nil || secret(t, ns, "before-orders.app.account") != nil
+	})
+	assert.ElementsMatch(t, []string{"app", "late", "reporter"}, found(t, ns, "before-orders"))
+
+	// And what was taken for the charts' is not seeded when their Secret goes.
+	require.NoError(t, admin().CoreV1().Secrets(ns).Delete(t.Context(), "before-orders-credentials", metav1.DeleteOptions{}))
+	install(t, ns, "Before", "app", "reporter", "new", "late", "newer")
+	awaitSecret(t, ns, "before-orders.newer.account")
+	assert.Nil(t, secret(t, ns, "before-orders.late.account"))
+}
+
+func TestASharedPasswordOfAChartKeepsEveryAccountFromBeingSeeded(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-shared")
+	define(t, "Shared", users)
+	awaitSight(t, "Shared")
+	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "shared-orders-auth"}, StringData: map[string]string{"password": "x"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	install(t, ns, "Shared", "default")
+	assert.Equal(t, []string{"default"}, found(t, ns, "shared-orders"))
+	never(t, "a Secret", func() bool { return secret(t, ns, "shared-orders.default.account") != nil })
+}
+
+func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-block")
+	define(t, "Block", users)
+	awaitSight(t, "Block")
+	install(t, ns, "Block", "app")
+	before := awaitSecret(t, ns, "block-orders.app.account")
+
+	r.stop() // it goes while nobody looks
+	define(t, "Block", nil)
+	run(t)
+	install(t, ns, "Block", "between")
+	eventually(t, "the kind is forgotten", func() bool {
+		m, err := admin().CoreV1().ConfigMaps(sandbox.Namespace).Get(t.Context(), "mintlog-kinds", metav1.GetOptions{})
+		_, there := m.Data["Block"]
+		return err == nil && !there
+	})
+	never(t, "the Secret changes", func() bool { return !assert.ObjectsAreEqual(before, secret(t, ns, "block-orders.app.account")) })
+
+	install(t, ns, "Block", "app", "between")
+	define(t, "Block", users)
+	awaitSight(t, "Block")
+	eventually(t, "what came between is found", func() bool { return len(found(t, ns, "block-orders")) == 2 })
+	never(t, "what came between is seeded", func() bool { return secret(t, ns, "block-orders.between.account") != nil })
+	assert.Equal(t, before, secret(t, ns, "block-orders.app.account"))
+}
+
+func TestABlockThatIsNotUnderstoodDeletesNothing(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-unserved")
+	define(t, "Unserved", users)
+	awaitSight(t, "Unserved")
+	install(t, ns, "Unserved", "app", "old")
+	awaitSecret(t, ns, "unserved-orders.app.account")
+	old := awaitSecret(t, ns, "unserved-orders.old.account")
+	define(t, "Unserved", object{"format": object{"name": "rot13"}, "accounts": users["accounts"]})
+	eventually(t, "the log says why", func() bool { return strings.Contains(r.log.String(), "rot13") })
+	install(t, ns, "Unserved", "app")
+	never(t, "a Secret is deleted", func() bool { return secret(t, ns, "unserved-orders.old.account") == nil })
+	define(t, "Unserved", users)
+	awaitNoSecret(t, ns, "unserved-orders.old.account")
+	assert.NotNil(t, old)
+}
+
+func TestASourceThatFailsDeletesNothingAndIsReportedOnce(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-source")
+	define(t, "Source", users)
+	awaitSight(t, "Source")
+	install(t, ns, "Source", "app")
+	before := awaitSecret(t, ns, "source-orders.app.account")
+	for _, wrong := range []any{"app", "app again"} {
+		_, err := servers().InstallRelease(t.Context(), ns, "Source", "orders", object{"users": wrong})
+		require.NoError(t, err)
+	}
+	eventually(t, "an Event", func() bool { return len(events(t, ns, "AccountsUnknown")) == 1 })
+	never(t, "anything else", func() bool {
+		e := events(t, ns, "AccountsUnknown")
+		return !assert.ObjectsAreEqual(before, secret(t, ns, "source-orders.app.account")) || len(e) != 1 || e[0].Count > 1
+	})
+	assert.Contains(t, events(t, ns, "AccountsUnknown")[0].Message, "the value at users is no map")
+	assert.Equal(t, 1.0, r.counted(t, "mintlog_accounts_problems_total"))
+}
+
+func TestASecretThatIsNotOursIsNeverTouched(t *testing.T) {
+	ns := tenant(t, "tenant-foreign")
+	create := func(name string, labels map[string]string, username string) *corev1.Secret {
+		s, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Type: corev1.SecretTypeBasicAuth,
+			StringData: map[string]string{"username": username, "password": "theirs"},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return s
+	}
+	unlabelled := create("foreign-orders.app.account", nil, "app")
+	labelled := create("foreign-orders.other.account", map[string]string{cluster.AccountLabel: "true"}, "somebody")
+	time.Sleep(time.Second) // so that the application is younger
+	r := run(t)
+	define(t, "Foreign", users)
+	awaitSight(t, "Foreign")
+	install(t, ns, "Foreign", "app", "other", "fine")
+	awaitSecret(t, ns, "foreign-orders.fine.account")
+	eventually(t, "an Event", func() bool {
+		return len(events(t, ns, "ForeignSecret")) == 1 && len(events(t, ns, "AccountRefused")) == 1
+	})
+	assert.Contains(t, events(t, ns, "ForeignSecret")[0].Message, "foreign-orders.app.account")
+	install(t, ns, "Foreign", "app", "other", "fine", "more")
+	awaitSecret(t, ns, "foreign-orders.more.account")
+	install(t, ns, "Foreign", "fine")
+	awaitNoSecret(t, ns, "foreign-orders.more.account")
+	assert.Equal(t, unlabelled, secret(t, ns, "foreign-orders.app.account"))
+	assert.Equal(t, labelled, secret(t, ns, "foreign-orders.other.account"))
+	assert.Len(t, events(t, ns, "ForeignSecret"), 1)
+	assert.Equal(t, 2.0, r.counted(t, "mintlog_accounts_problems_total"))
+}
+
+func TestInTheSteadyStateNothingIsWritten(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-steady")
+	define(t, "Steady", users)
+	awaitSight(t, "Steady")
+	install(t, ns, "Steady", "app", "Report.Reader")
+	awaitSecret(t, ns, "steady-orders.app.account")
+	awaitSecret(t, ns, "steady-orders.report-reader.account")
+	var written float64
+	eventually(t, "all is written", func() bool {
+		now := r.writes(t)
+		still := now == written
+		written = now
+		time.Sleep(300 * time.Millisecond)
+		return still && now > 0
+	})
+	r.stop()
+
+	// Neither a restart, nor a change of what accounts do not depend on, nor somebody's operation or history makes it write.
+	r = run(t)
+	releases := dynamic.NewForConfigOrDie(servers().RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace(ns)
+	_, err := releases.Patch(t.Context(), "steady-orders", types.MergePatchType, []byte(`{"spec":{"suspend":true},"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = admin().CoreV1().Secrets(ns).Patch(t.Context(), "steady-orders.app.account", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"credentials.cozystack.io/history":"{}"}},"stringData":{"password":"minted"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	install(t, ns, "Steady", "app", "Report.Reader")
+	never(t, "a write", func() bool { return r.writes(t) > 0 })
+	minted := secret(t, ns, "steady-orders.app.account")
+	assert.Equal(t, "minted", string(minted.Data["password"]))
+	assert.Equal(t, "{}", minted.Annotations["credentials.cozystack.io/history"])
+	assert.NotContains(t, r.log.String(), "WARN")
+}
+
+func TestDriftOfLabelsOwnerAndGrantIsPutBackWithoutTouchingThePassword(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-drift")
+	define(t, "Drift", users)
+	awaitSight(t, "Drift")
+	uid := install(t, ns, "Drift", "app")
+	before := awaitSecret(t, ns, "drift-orders.app.account")
+	_, err := admin().CoreV1().Secrets(ns).Patch(t.Context(), before.Name, types.MergePatchType,
+		[]byte(`{"metadata":{"ownerReferences":null,"labels":{"internal.cozystack.io/tenantresource":"true","cnpg.io/reload":null,"theirs":"kept"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "all is back", func() bool {
+		s := secret(t, ns, before.Name)
+		return len(s.OwnerReferences) == 1 && s.OwnerReferences[0].UID == uid &&
+			s.Labels["internal.cozystack.io/tenantresource"] == "false" && s.Labels["cnpg.io/reload"] == "true" && s.Labels["theirs"] == "kept"
+	})
+	after := secret(t, ns, before.Name)
+	assert.Equal(t, before.UID, after.UID)
+	assert.Equal(t, before.Data, after.Data)
+	assert.Equal(t, before.Annotations, after.Annotations)
+
+	_, err = admin().RbacV1().Roles(ns).Patch(t.Context(), "credentials-drift-orders", types.MergePatchType,
+		[]byte(`{"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["get"]}]}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = admin().RbacV1().RoleBindings(ns).Patch(t.Context(), "credentials-drift-orders", types.MergePatchType,
+		[]byte(`{"subjects":[{"kind":"ServiceAccount","name":"default","namespace":"default"}]}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	install(t, ns, "Drift", "app", "more")
+	awaitSecret(t, ns, "drift-orders.more.account")
+	assert.Equal(t, []string{"drift-orders.app.account", "drift-orders.more.account"}, granted(t, ns, "drift-orders"))
+	binding, err := admin().RbacV1().RoleBindings(ns).Get(t.Context(), "credentials-drift-orders", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, binding.Subjects, 1)
+	assert.Equal(t, "projector", binding.Subjects[0].Name)
+	assert.Equal(t, sandbox.Namespace, binding.Subjects[0].Namespace)
+}
+
+func TestANamespaceGetsItsAccountsWhenItIsEnrolled(t *testing.T) {
+	r := run(t)
+	const ns = "tenant-late"
+	require.NoError(t, servers().AddNamespace(t.Context(), ns))
+	define(t, "Late", users)
+	awaitSight(t, "Late")
+	install(t, ns, "Late", "app")
+	eventually(t, "the log says so", func() bool { return strings.Contains(r.log.String(), "not enrolled") })
+	assert.Equal(t, 1, strings.Count(r.log.String(), "not enrolled"))
+	require.NoError(t, servers().Enrol(t.Context(), ns))
+	awaitSecret(t, ns, "late-orders.app.account")
+}
+
+func TestNoPasswordIsInTheLogOrInAnEvent(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-quiet")
+	define(t, "Quiet", object{"format": object{"name": "plaintext"}, "accounts": users["accounts"]})
+	awaitSight(t, "Quiet")
+	install(t, ns, "Quiet", "app")
+	stored := string(awaitSecret(t, ns, "quiet-orders.app.account").Data["password"])
+	require.Len(t, stored, 32)
+	assert.False(t, strings.Contains(r.log.String(), stored))
+}
