@@ -27,17 +27,15 @@ const (
 	maxOutOfBand   = 5
 )
 
-// readable returns those events that can bear on the account, reduced to what the fold reads, each once, in the order
-// of their identities: eligible requests and writes under its namespace and name, none larger than maxEventBytes.
+// readable returns those events that can bear on the account, as readable has them, each once, in the order of their
+// identities.
 func (a Account) readable(events []event.Event) []event.Event {
 	distinct := make(map[string]event.Event)
 	for _, e := range events {
-		_, isRequest := e.Operation()
-		namespace, credential := e.Account()
-		if !isRequest && !e.IsWrite() || namespace != a.Namespace || credential != a.Credential || !e.Eligible() {
+		if namespace, credential := e.Account(); namespace != a.Namespace || credential != a.Credential {
 			continue
 		}
-		if e = reduce(e); size(e) <= maxEventBytes {
+		if e, ok := readable(e); ok {
 			distinct[e.Identity()] = e
 		}
 	}
@@ -46,6 +44,17 @@ func (a Account) readable(events []event.Event) []event.Event {
 		ordered = append(ordered, distinct[identity])
 	}
 	return ordered
+}
+
+// readable reduces an event to what the fold reads of it, if it reads it: an eligible request, or a write at a final
+// stage, not larger than maxEventBytes then.
+func readable(e event.Event) (event.Event, bool) {
+	_, isRequest := e.Operation()
+	if !isRequest && (!e.IsWrite() || e.Stage == event.RequestReceived) || !e.Eligible() {
+		return event.Event{}, false
+	}
+	e = reduce(e)
+	return e, size(e) <= maxEventBytes
 }
 
 // reduce returns what the fold reads of an eligible event. Its URI says nothing any more, as it asks for no dry run.

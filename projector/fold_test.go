@@ -321,6 +321,7 @@ func TestWhoWroteTheSecretOutOfBandIsNamed(t *testing.T) {
 	f("a create", []string{"ivan"}, write(2, "ivan", verb("create"), uid("")))
 	f("a delete", nil, write(2, "ivan", verb("delete")))
 	f("a timeout", []string{"ivan"}, write(2, "ivan", answered(504)))
+	f("a reception, which may yet be refused", nil, write(2, "ivan", received))
 	f("a refused write", nil, write(2, "ivan", answered(422)))
 	f("a denied write", nil, write(2, "ivan", denied))
 	f("a dry run", nil, write(2, "ivan", func(e *event.Event) { e.RequestURI += "?dryRun=All" }))

@@ -1,0 +1,36 @@
+package projector
+
+import "github.com/mintlog/mintlog/store/history"
+
+// maxAnnotationBytes is what the API server takes of keys and values together on one object.
+const maxAnnotationBytes = 256 << 10
+
+// fit encodes a history so that it goes with the other annotations: entries are dropped, the oldest first, then the
+// messages of findings, then all. The empty history is no annotation. dropped counts what is missing.
+func fit(h history.History, annotations map[string]string) (annotation string, dropped int) {
+	room := maxAnnotationBytes - len(history.Annotation)
+	for key, value := range annotations {
+		if key != history.Annotation {
+			room -= len(key) + len(value)
+		}
+	}
+	for len(h.Entries) > 0 && len(h.Encode()) > room {
+		h.Entries = h.Entries[:len(h.Entries)-1]
+		dropped++
+	}
+	if len(h.Findings) > 0 && len(h.Encode()) > room {
+		findings := make([]history.Finding, len(h.Findings))
+		for i, f := range h.Findings {
+			findings[i] = history.Finding{Type: f.Type, Revision: f.Revision}
+		}
+		h.Findings = findings
+		dropped += len(findings)
+	}
+	if len(h.Entries) == 0 && len(h.Findings) == 0 && len(h.Writers) == 0 {
+		return "", dropped
+	}
+	if annotation = h.Encode(); len(annotation) > room {
+		return "", dropped + 1
+	}
+	return annotation, dropped
+}

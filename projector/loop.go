@@ -1,0 +1,505 @@
+package projector
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/history"
+	"github.com/mintlog/mintlog/store/ledger"
+	"github.com/mintlog/mintlog/store/stream"
+)
+
+const (
+	defaultWorkers       = 8
+	defaultSettleIntents = 75 * time.Second // kube-apiserver gives up a request after 60 s
+
+	// accountLabel is "true" on every account Secret.
+	accountLabel = "credentials.cozystack.io/account"
+
+	// settled is how long after the reception of a request that nobody saw succeed its entry can still come.
+	settled = commitLimit + clockSkew + time.Second
+	// commitDelay is what a commit waits for its request, which is logged right after it.
+	commitDelay = time.Second
+	// The grants come by the account: for so long an event waits for one, by what it proves of there being an account.
+	successGrace, otherGrace = 10 * time.Minute, time.Minute
+	// grantInterval is how often it looks.
+	grantInterval = 2 * time.Second
+
+	firstBackoff, lastBackoff = 50 * time.Millisecond, 30 * time.Second
+	maxAttempts               = 5  // without a pause, when the Secret changed in between
+	maxRefusals               = 12 // over some two minutes; the evidence is kept, and the next event tries again
+	keepInterval              = 20 * time.Second
+	drainTime                 = 10 * time.Second
+	callTimeout               = 15 * time.Second
+)
+
+// Options of New.
+type Options struct {
+	Stream *stream.Stream
+	// Client reads and patches Secrets by name. Its own rate limit should be off: the workers bound it.
+	Client corev1client.SecretsGetter
+	// Own are the usernames of the mint server, the accounts role and the projector.
+	Own     []string
+	Workers int // accounts worked on at a time; 0: 8
+	// SettleIntents is how long after its reception a request of which nothing else is known is believed to be all
+	// that there is; 0: 75 s.
+	SettleIntents time.Duration
+	Clock         clock.PassiveClock    // nil: the real one
+	Log           *slog.Logger          // nil: slog.Default()
+	Registerer    prometheus.Registerer // nil: metrics are not registered
+}
+
+// A Loop turns events into histories on account Secrets. Several may share the stream's consumers.
+type Loop struct {
+	stream        *stream.Stream
+	secrets       corev1client.SecretsGetter
+	own           []string
+	settleIntents time.Duration
+	clock         clock.PassiveClock
+	log           *slog.Logger
+	metrics       *metrics
+
+	events  *lane
+	intents *lane // its own, so that no number of requests that came to nothing delays those that did
+}
+
+// New makes a Loop that Run starts.
+func New(o Options) (*Loop, error) {
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("register the projector's metrics: %w", err)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Loop{
+		stream:        o.Stream,
+		secrets:       o.Client,
+		own:           slices.Clone(o.Own),
+		settleIntents: cmp.Or(o.SettleIntents, defaultSettleIntents),
+		clock:         o.Clock,
+		log:           o.Log,
+		metrics:       m,
+		events:        newLane(stream.ProjectorEvents, cmp.Or(o.Workers, defaultWorkers)),
+		intents:       newLane(stream.ProjectorIntents, 1),
+	}, nil
+}
+
+// Run works until ctx is done. It then finishes what it has begun, within 10 s, gives back what it has not, and returns
+// nil; or the error for which the stream cannot be consumed any more.
+func (l *Loop) Run(ctx context.Context) error {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	consuming, receiving := errgroup.WithContext(ctx)
+	defer context.AfterFunc(receiving, func() { time.AfterFunc(drainTime, cancel) })()
+	var working sync.WaitGroup
+	for _, lane := range []*lane{l.events, l.intents} {
+		consuming.Go(func() error {
+			defer lane.queue.ShutDown()
+			return l.stream.Consume(receiving, lane.consumer, func(m *stream.Message) { l.receive(lane, m) })
+		})
+		for range lane.workers {
+			working.Go(func() { l.work(work, lane) })
+		}
+		working.Go(func() { lane.keep(receiving) })
+	}
+	err := consuming.Wait()
+	working.Wait()
+	l.events.giveBack()
+	l.intents.giveBack()
+	if err != nil {
+		return fmt.Errorf("consume events: %w", err)
+	}
+	return nil
+}
+
+// receive puts a message in its account's hand, or deals with it at once.
+func (l *Loop) receive(lane *lane, m *stream.Message) {
+	l.metrics.events.WithLabelValues(string(lane.consumer)).Inc()
+	reduced, ok := readable(m.Event)
+	if !ok {
+		l.ack(m)
+		return
+	}
+	m.Event = reduced
+	t := targetOf(reduced)
+	if !t.possible() || reduced.IsWrite() && !l.matters(reduced) {
+		l.ack(m)
+		return
+	}
+	switch {
+	case reduced.Stage == event.RequestReceived:
+		if early := l.settleIntents - l.clock.Since(reduced.RequestReceivedTimestamp); early > 0 {
+			if err := m.NakWithDelay(early); err != nil {
+				l.log.Warn("putting an intent off; it comes again by itself", "error", err)
+			}
+			return
+		}
+		lane.add(t, m, 0)
+	case isOwn(reduced, l.own):
+		lane.add(t, m, commitDelay)
+	default:
+		lane.add(t, m, 0)
+	}
+}
+
+// matters reports whether a write of the Secret can change a history: not a deletion, nor our own patches, this loop's
+// among them.
+func (l *Loop) matters(write event.Event) bool {
+	if isOwn(write, l.own) {
+		return isCommit(write)
+	}
+	return write.Verb != "delete"
+}
+
+func (l *Loop) ack(messages ...*stream.Message) {
+	for _, m := range messages {
+		if err := m.Ack(); err != nil {
+			l.log.Warn("acknowledging an event; it comes again", "error", err)
+		}
+	}
+}
+
+func (l *Loop) work(ctx context.Context, lane *lane) {
+	for {
+		t, shutdown := lane.queue.Get()
+		if shutdown {
+			return
+		}
+		l.handle(ctx, lane, t)
+		lane.queue.Done(t)
+	}
+}
+
+// handle projects the account, then acknowledges the messages that are dealt with and puts off the others.
+func (l *Loop) handle(ctx context.Context, lane *lane, t target) {
+	messages := lane.inHand(t)
+	if len(messages) == 0 {
+		lane.queue.Forget(t)
+		return
+	}
+	waiting, err := l.project(ctx, t, messages)
+	refused := errors.Is(err, errRefused) && lane.queue.NumRequeues(t) >= maxRefusals
+	if err != nil {
+		l.metrics.failures.WithLabelValues(reason(err)).Inc()
+		l.log.Warn("projecting an account", "namespace", t.namespace, "credential", t.credential, "events", len(messages),
+			"attempt", lane.queue.NumRequeues(t)+1, "given up until the next event", refused, "error", err)
+		if !refused {
+			lane.queue.AddRateLimited(t)
+			return
+		}
+	}
+	lane.queue.Forget(t)
+	l.ack(lane.settle(t, len(messages), waiting)...)
+	if len(waiting) > 0 {
+		lane.queue.AddAfter(t, grantInterval)
+	}
+}
+
+// project brings the account's history up to what is known with the messages. It returns those that have to wait for
+// what may yet come.
+func (l *Loop) project(ctx context.Context, t target, messages []*stream.Message) (waiting []*stream.Message, err error) {
+	for range maxAttempts {
+		var secret *corev1.Secret
+		secret, err = l.read(ctx, t)
+		switch {
+		case apierrors.IsNotFound(err):
+			return l.unsettled(messages, ledger.Ledger{}), nil
+		case apierrors.IsForbidden(err):
+			return l.ungranted(t, messages), nil
+		case err != nil:
+			return nil, safe(errRead, err)
+		case secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[accountLabel] != "true":
+			return nil, nil
+		}
+		book, broken := ledger.Parse(secret.Annotations[ledger.Annotation])
+		if broken != nil { // whoever reads the account sees it, and there is nothing to fold
+			return l.unsettled(messages, ledger.Ledger{}), nil
+		}
+		if err = l.fold(ctx, t.of(secret, book), secret, messages); err == nil {
+			return l.unsettled(messages, book), nil
+		}
+		if !errors.Is(err, errChanged) && !errors.Is(err, errRefused) {
+			return nil, err
+		}
+		l.metrics.conflicts.Inc()
+	}
+	return nil, err
+}
+
+func (l *Loop) read(ctx context.Context, t target) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return l.secrets.Secrets(t.namespace).Get(ctx, t.secret(), metav1.GetOptions{})
+}
+
+// unsettled are the requests whose entry is not in the ledger and may still come: a client that leaves does not stop a
+// commit.
+func (l *Loop) unsettled(messages []*stream.Message, book ledger.Ledger) []*stream.Message {
+	return slices.DeleteFunc(slices.Clone(messages), func(m *stream.Message) bool {
+		_, isRequest := m.Event.Operation()
+		return !isRequest || m.Event.Outcome() != event.Indeterminate || book.HasAuditID(m.Event.AuditID) ||
+			l.clock.Since(m.Event.RequestReceivedTimestamp) >= settled
+	})
+}
+
+// ungranted are the messages that wait for the right to read their account: it is granted when the account is made, and
+// taken away with it.
+func (l *Loop) ungranted(t target, messages []*stream.Message) []*stream.Message {
+	waiting := slices.DeleteFunc(slices.Clone(messages), func(m *stream.Message) bool {
+		grace := otherGrace
+		if _, isRequest := m.Event.Operation(); isRequest && m.Event.Outcome() == event.Succeeded {
+			grace = successGrace
+		}
+		return l.clock.Since(m.Event.StageTimestamp) >= grace
+	})
+	if dropped := len(messages) - len(waiting); dropped > 0 {
+		l.metrics.failures.WithLabelValues("not_granted").Add(float64(dropped))
+		l.log.Info("events of an account that this part may not read are let go", "namespace", t.namespace, "credential", t.credential, "events", dropped)
+	}
+	return waiting
+}
+
+// fold keeps the evidence, then writes the history, if it is another than stands there. What stands there is never
+// read for more than that.
+func (l *Loop) fold(ctx context.Context, a Account, secret *corev1.Secret, messages []*stream.Message) error {
+	var fresh []event.Event
+	for _, m := range messages {
+		superseded, err := l.superseded(ctx, a, m.Event)
+		if err != nil {
+			return err
+		}
+		if !superseded {
+			fresh = append(fresh, m.Event)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	kept, err := l.keepEvidence(ctx, a, fresh)
+	if err != nil {
+		return err
+	}
+	l.metrics.folds.Inc()
+	folded := Fold(a, append(kept, fresh...), l.own)
+	annotation, dropped := fit(folded, secret.Annotations)
+	if dropped > 0 {
+		l.log.Warn("a history does not fit beside the Secret's other annotations and is cut short",
+			"namespace", a.Namespace, "credential", a.Credential, "dropped", dropped)
+	}
+	if annotation == secret.Annotations[history.Annotation] {
+		return nil
+	}
+	if err := l.write(ctx, secret, annotation); err != nil {
+		return err
+	}
+	l.metrics.patches.Inc()
+	now := l.clock.Now()
+	for _, m := range messages {
+		if _, isRequest := m.Event.Operation(); isRequest {
+			l.metrics.lag.Observe(now.Sub(m.Event.StageTimestamp).Seconds())
+		}
+	}
+	return nil
+}
+
+// superseded reports whether the event cannot change the history: a request without an entry that was not seen to
+// succeed, or a RequestReceived whose final event is in the evidence.
+func (l *Loop) superseded(ctx context.Context, a Account, e event.Event) (bool, error) {
+	if e.IsWrite() || e.Outcome() == event.Succeeded {
+		return false, nil
+	}
+	i := slices.IndexFunc(a.Ledger.Entries, func(entry ledger.Entry) bool { return entry.AuditID == e.AuditID })
+	if i < 0 || e.Stage != event.RequestReceived {
+		return i < 0, nil
+	}
+	kept, _, err := l.keptUnder(ctx, a.Ledger.EntryDigest(a.Ledger.Entries[i]))
+	if err != nil {
+		return false, err
+	}
+	b := a.bearing(a.Ledger.Entries[i], a.readable(kept))
+	return len(b.matching) > 0 && b.matching[0].Outcome() > event.Received, nil
+}
+
+// keepEvidence keeps what the fold needs of the fresh events, and returns what is kept of the account in all.
+func (l *Loop) keepEvidence(ctx context.Context, a Account, fresh []event.Event) ([]event.Event, error) {
+	kept := make([][]event.Event, len(a.Ledger.Entries)+1)
+	group, ctx := errgroup.WithContext(ctx)
+	for i, entry := range a.Ledger.Entries {
+		pick := func(events []event.Event) []event.Event { return a.bearing(entry, a.readable(events)).events() }
+		if entry.Operation.ByPlatform() || i >= history.MaxEntries && len(pick(fresh)) == 0 {
+			continue
+		}
+		group.Go(func() (err error) {
+			kept[i], err = l.keepUnder(ctx, a.Ledger.EntryDigest(entry), fresh, pick)
+			return err
+		})
+	}
+	group.Go(func() (err error) {
+		pick := func(events []event.Event) []event.Event { return a.surroundings(a.readable(events), l.own).events() }
+		kept[len(kept)-1], err = l.keepUnder(ctx, surroundingsKey(a.Ledger), fresh, pick)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(kept...), nil
+}
+
+// keepUnder joins the fresh events with those kept under the key, and keeps of both what pick picks.
+func (l *Loop) keepUnder(ctx context.Context, key string, fresh []event.Event, pick func([]event.Event) []event.Event) ([]event.Event, error) {
+	for {
+		known, revision, err := l.keptUnder(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		picked := pick(append(known, fresh...))
+		if revision == 0 && len(picked) == 0 || revision != 0 && slices.Equal(encode(picked), encode(known)) {
+			return picked, nil
+		}
+		_, err = l.stream.Evidence().Put(ctx, key, encode(picked), revision)
+		if err == nil {
+			return picked, nil
+		}
+		if !errors.Is(err, stream.ErrConflict) {
+			return nil, fmt.Errorf("%w: %w", errEvidence, err)
+		}
+	}
+}
+
+// keptUnder returns the events under the key, and the revision, 0 if there is nothing.
+func (l *Loop) keptUnder(ctx context.Context, key string) ([]event.Event, uint64, error) {
+	value, revision, err := l.stream.Evidence().Get(ctx, key)
+	if errors.Is(err, stream.ErrNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", errEvidence, err)
+	}
+	events, err := decode(value)
+	if err != nil {
+		l.metrics.failures.WithLabelValues("broken_evidence").Inc()
+		l.log.Error("evidence is not readable and will be replaced; rebuild the history from the archive", "key", key)
+		return nil, revision, nil
+	}
+	return events, revision, nil
+}
+
+// write puts the history on the Secret, or takes it away if it is empty, provided that the Secret is still what was
+// read.
+func (l *Loop) write(ctx context.Context, secret *corev1.Secret, annotation string) error {
+	var value any
+	if annotation != "" {
+		value = annotation
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid":             secret.UID,
+		"resourceVersion": secret.ResourceVersion,
+		"annotations":     map[string]any{history.Annotation: value},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode a patch: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err = l.secrets.Secrets(secret.Namespace).Patch(ctx, secret.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return errChanged
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return errRefused // by another account under this name, mostly
+	default:
+		return safe(errWrite, err)
+	}
+}
+
+// Failures by where they lie.
+var (
+	errRead     = errors.New("read the account Secret")
+	errWrite    = errors.New("write the history")
+	errChanged  = errors.New("the account Secret changes under the history")
+	errRefused  = errors.New("the API server refuses the history")
+	errEvidence = errors.New("keep evidence")
+)
+
+func reason(err error) string {
+	switch {
+	case errors.Is(err, errRead):
+		return "read"
+	case errors.Is(err, errRefused):
+		return "refused"
+	case errors.Is(err, errChanged):
+		return "changed"
+	case errors.Is(err, errEvidence):
+		return "evidence"
+	default:
+		return "write"
+	}
+}
+
+// safe wraps an error of the API client without what could quote a Secret: an answer's message, or a body that could
+// not be read.
+func safe(doing, err error) error {
+	var status apierrors.APIStatus
+	var transport *url.Error
+	switch {
+	case errors.As(err, &status):
+		return fmt.Errorf("%w: the API server answered %d %s", doing, status.Status().Code, status.Status().Reason)
+	case errors.As(err, &transport), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", doing, err)
+	default:
+		return fmt.Errorf("%w: the API server's answer is not readable (%T)", doing, err)
+	}
+}
+
+// A target is the account that an event is about, by the names in the event.
+type target struct{ namespace, credential string }
+
+func targetOf(e event.Event) target {
+	namespace, credential := e.Account()
+	return target{namespace, credential}
+}
+
+func (t target) secret() string { return t.credential + event.AccountSecretSuffix }
+
+// possible reports whether a Secret can have this name: the names in an event are the client's to choose.
+func (t target) possible() bool {
+	return len(validation.IsDNS1123Label(t.namespace)) == 0 && len(validation.IsDNS1123Subdomain(t.secret())) == 0
+}
+
+// of is what the fold takes of the Secret.
+func (t target) of(secret *corev1.Secret, book ledger.Ledger) Account {
+	newest := book.Newest()
+	return Account{
+		Namespace:     t.namespace,
+		Credential:    strings.TrimSuffix(secret.Name, event.AccountSecretSuffix),
+		UID:           string(secret.UID),
+		Ledger:        book,
+		StoredMatches: book.StoredDigest(newest.AuditID, secret.Data[corev1.BasicAuthPasswordKey]) == newest.Stored,
+	}
+}
