@@ -41,7 +41,7 @@ const (
 	consumeBatch = 64              // messages that Consume asks for at a time
 	pullWait     = 5 * time.Second // how long one request for messages lasts
 	heartbeat    = time.Second     // two missed ones end a request
-	maxBackoff   = 15 * time.Second
+	maxBackoff   = 5 * time.Second
 
 	// grace is how long a request is still listened to when its context is done, for messages already on their way.
 	grace = 200 * time.Millisecond

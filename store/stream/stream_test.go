@@ -374,7 +374,7 @@ func TestWhatWasHandedOutWhenConsumptionEndedComesAgainAtOnce(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond)
 }
 
-func TestAStalledConsumerIsResetAndItsMessagesComeAgain(t *testing.T) {
+func TestAResetConsumerHandsOutAgainWhatWasNotAcknowledged(t *testing.T) {
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
 	messages, err := s.Fetch(t.Context(), ProjectorEvents, 3, time.Second)
@@ -383,6 +383,28 @@ func TestAStalledConsumerIsResetAndItsMessagesComeAgain(t *testing.T) {
 	require.NoError(t, s.reset(t.Context(), ProjectorEvents))
 	assert.Len(t, drain(t, s, ProjectorEvents), 3)
 	assert.Equal(t, 3, stored(t, s, events), "the archiver's are still there")
+}
+
+func TestAConsumerThatHandsOutNothingThoughMessagesWaitIsReportedAndReset(t *testing.T) {
+	s := open(t, testOptions(t))
+	last := map[Consumer]progress{}
+	stalled := func() float64 { return testutil.ToFloat64(s.metrics.stalled.WithLabelValues(string(ProjectorEvents))) }
+	_, err := s.js.PauseConsumer(t.Context(), streamNames[events], string(ProjectorEvents), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	require.NoError(t, s.check(t.Context(), ProjectorEvents, last))
+	require.NoError(t, s.check(t.Context(), ProjectorEvents, last))
+	assert.Zero(t, stalled(), "nobody asks for messages")
+	assert.Equal(t, 1.0, testutil.ToFloat64(s.metrics.pending.WithLabelValues(string(ProjectorEvents))))
+
+	got := consumeAll(t, s, ProjectorEvents)
+	require.Eventually(t, func() bool {
+		assert.NoError(t, s.check(t.Context(), ProjectorEvents, last))
+		return stalled() > 0
+	}, 20*time.Second, 100*time.Millisecond)
+	_, err = s.js.ResumeConsumer(t.Context(), streamNames[events], string(ProjectorEvents))
+	require.NoError(t, err)
+	receive(t, got)
 }
 
 func TestAFailedPublishIsRepeatedUnderAnotherMessageIDUntilItSucceeds(t *testing.T) {
