@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -238,7 +237,7 @@ func kindOf(o any) ([]string, error) {
 func (c *Cluster) releaseChanged(before, after any) {
 	old, _ := before.(*releaseObject)
 	now, _ := after.(*releaseObject)
-	if old != nil && now != nil && equality.Semantic.DeepEqual(old.release, now.release) {
+	if old != nil && now != nil && old.release.same(now.release) {
 		return // its status, which wakes nobody
 	}
 	for _, o := range []*releaseObject{now, old} {

@@ -3,11 +3,11 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -41,6 +41,14 @@ type Release struct {
 	CreationTimestamp time.Time // whole seconds of the API server's clock
 	Deleting          bool
 	Suspended         bool
+}
+
+// same reports whether two states of an application say the same.
+func (r *Release) same(other *Release) bool {
+	a, b := *r, *other
+	sameTime := a.CreationTimestamp.Equal(b.CreationTimestamp)
+	a.CreationTimestamp, b.CreationTimestamp = time.Time{}, time.Time{}
+	return sameTime && reflect.DeepEqual(a, b)
 }
 
 // A Definition says which credentials the applications of a kind have.
@@ -119,7 +127,7 @@ func (o *definitionObject) same(other *definitionObject) bool {
 		return false
 	}
 	a.Err, b.Err = nil, nil
-	return equality.Semantic.DeepEqual(a, b)
+	return reflect.DeepEqual(a, b)
 }
 
 // ambiguous is what several definitions of one kind come to.
