@@ -157,13 +157,17 @@ func admin() kubernetes.Interface { return servers().Kubernetes(sandbox.ClusterA
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, holds, 30*time.Second, 50*time.Millisecond, what)
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "in vain waited for: %s", what)
+	}
 }
 
-// never holds for long enough that the role would have done it.
+// never is for what would have happened within the time that it watches.
 func never(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	require.Never(t, holds, 1500*time.Millisecond, 50*time.Millisecond, what)
+	for deadline := time.Now().Add(1500 * time.Millisecond); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		require.False(t, holds(), what)
+	}
 }
 
 func secret(t *testing.T, namespace, name string) *corev1.Secret {
@@ -190,6 +194,10 @@ func awaitNoSecret(t *testing.T, namespace, name string) {
 func tenant(t *testing.T, name string) string {
 	t.Helper()
 	require.NoError(t, servers().AddTenant(t.Context(), name))
+	t.Cleanup(func() { // later roles would look at its applications too
+		releases := dynamic.NewForConfigOrDie(servers().RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace(name)
+		require.NoError(t, releases.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	})
 	return name
 }
 

@@ -1,0 +1,345 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+type object = map[string]any
+
+var servers *sandbox.Sandbox
+
+var customResourceDefinitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+func TestMain(m *testing.M) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	var err error
+	if servers, err = sandbox.Start(ctx, sandbox.Options{Apiservers: 1, Log: os.Stderr}); err != nil {
+		fmt.Fprintln(os.Stderr, "the real servers are needed (make tools):", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := servers.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// A watcher is a running cluster, and what it told of.
+type watcher struct {
+	*cluster.Cluster
+	mu       sync.Mutex
+	releases []types.NamespacedName
+	kinds    []string
+	log      bytes.Buffer
+}
+
+func (w *watcher) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (w *watcher) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+// told returns how often something was told of an application.
+func (w *watcher) told(namespace, name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, r := range w.releases {
+		if r == (types.NamespacedName{Namespace: namespace, Name: name}) {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *watcher) toldOfKind(kind string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.kinds, kind)
+}
+
+// watch runs a cluster with the mint server's identity.
+func watch(t *testing.T) *watcher {
+	t.Helper()
+	file, err := servers.ServiceAccountKubeconfig(t.Context(), "mint", 0)
+	require.NoError(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	require.NoError(t, err)
+	w := &watcher{}
+	w.Cluster, err = cluster.New(cluster.Options{Config: config, Log: slog.New(slog.NewTextHandler(w, nil))})
+	require.NoError(t, err)
+	w.Notify(cluster.Notify{
+		Release: func(r types.NamespacedName) { w.mu.Lock(); defer w.mu.Unlock(); w.releases = append(w.releases, r) },
+		Kind:    func(k string) { w.mu.Lock(); defer w.mu.Unlock(); w.kinds = append(w.kinds, k) },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, w.Run(ctx)) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return w
+}
+
+func synced(t *testing.T) *watcher {
+	t.Helper()
+	w := watch(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, w.WaitForSync(ctx))
+	return w
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "in vain waited for: %s", what)
+	}
+}
+
+func admin() kubernetes.Interface { return servers.Kubernetes(sandbox.ClusterAdmin, 0) }
+
+var users = object{"format": object{"name": "sha256"}, "accounts": []any{object{"kind": "ValuesMap", "path": "users"}}}
+
+func accountSecret(name string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{cluster.AccountLabel: "true"}},
+		Type:       corev1.SecretTypeBasicAuth,
+		StringData: map[string]string{"username": "app", "password": "stored"},
+	}
+}
+
+func TestAnApplicationIsKnownAsItsHelmReleaseHasIt(t *testing.T) {
+	w := synced(t)
+	require.NoError(t, servers.AddTenant(t.Context(), "tenant-release"))
+	made, err := servers.InstallRelease(t.Context(), "tenant-release", "Release", "orders", object{"users": object{"app": nil}, "size": int64(3)})
+	require.NoError(t, err)
+	eventually(t, "the application", func() bool { _, ok := w.Release("tenant-release", "release-orders"); return ok })
+	r, _ := w.Release("tenant-release", "release-orders")
+	assert.Equal(t, made.GetUID(), r.UID)
+	assert.Equal(t, "Release", r.Kind)
+	assert.Equal(t, "orders", r.Application)
+	assert.Equal(t, made.GetCreationTimestamp().UTC(), r.CreationTimestamp.UTC())
+	assert.Equal(t, int64(3), r.Values["size"])
+	assert.Contains(t, r.Values["users"], "app")
+	assert.False(t, r.Deleting || r.Suspended)
+	assert.Equal(t, []*cluster.Release{r}, w.Releases("tenant-release"))
+	assert.Equal(t, []*cluster.Release{r}, w.ReleasesOfKind("Release"))
+
+	releases := dynamic.NewForConfigOrDie(servers.RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace("tenant-release")
+	told := w.told("tenant-release", "release-orders")
+	_, err = releases.Patch(t.Context(), "release-orders", types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "it is suspended", func() bool { r, _ := w.Release("tenant-release", "release-orders"); return r.Suspended })
+	eventually(t, "it is told of", func() bool { return w.told("tenant-release", "release-orders") == told+1 })
+	_, err = releases.Patch(t.Context(), "release-orders", types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, servers.DeleteRelease(t.Context(), "tenant-release", "release-orders"))
+	eventually(t, "it goes", func() bool { _, ok := w.Release("tenant-release", "release-orders"); return !ok })
+	eventually(t, "that is told, and not what changes no account", func() bool { return w.told("tenant-release", "release-orders") == told+2 })
+}
+
+func TestAHelmReleaseOfNoApplicationIsNotKnown(t *testing.T) {
+	_, err := servers.Apply(t.Context(), sandbox.TenantAcme, object{
+		"apiVersion": "helm.toolkit.fluxcd.io/v2", "kind": "HelmRelease", "metadata": object{"name": "plain"},
+		"spec": object{"interval": "5m", "chartRef": object{"kind": "ExternalArtifact", "name": "x", "namespace": "cozy-system"}},
+	})
+	require.NoError(t, err)
+	_, ok := synced(t).Release(sandbox.TenantAcme, "plain")
+	assert.False(t, ok)
+}
+
+func TestADefinitionIsServedOrSaysWhyNot(t *testing.T) {
+	w := synced(t)
+	f := func(kind string, block object) *cluster.Definition {
+		require.NoError(t, servers.InstallDefinition(t.Context(), kind, block))
+		eventually(t, "the definition of "+kind, func() bool { _, ok := w.Definition(kind); return ok && w.toldOfKind(kind) })
+		d, _ := w.Definition(kind)
+		return d
+	}
+	d := f("Served", users)
+	require.NoError(t, d.Err)
+	assert.True(t, d.HasBlock)
+	assert.Equal(t, "sha256", d.Block.Format.Name)
+	assert.Equal(t, "served-", d.Prefix)
+	assert.Equal(t, "served", d.Name)
+
+	d = f("Plain", nil)
+	assert.False(t, d.HasBlock)
+	assert.NoError(t, d.Err)
+
+	d = f("Misspelt", object{"format": object{"name": "sha256"}, "acounts": users["accounts"]})
+	assert.True(t, d.HasBlock)
+	assert.ErrorContains(t, d.Err, "spec.credentials.acounts: this field is unknown")
+
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Misspelt", users))
+	eventually(t, "the better block", func() bool { d, _ := w.Definition("Misspelt"); return d.Err == nil })
+
+	_, ok := w.Definition("Unheard")
+	assert.False(t, ok)
+	assert.Subset(t, w.Kinds(), []string{"Misspelt", "Plain", "Served"})
+}
+
+func TestAKindThatTwoDefinitionsClaimIsNotServed(t *testing.T) {
+	w := synced(t)
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Twice", users))
+	second := object{
+		"apiVersion": "cozystack.io/v1alpha1", "kind": "ApplicationDefinition", "metadata": object{"name": "another"},
+		"spec": object{
+			"application": object{"kind": "Twice", "singular": "twice", "plural": "twices", "openAPISchema": "{}"},
+			"release":     object{"prefix": "twice-", "chartRef": object{"kind": "ExternalArtifact", "name": "x", "namespace": "cozy-system"}},
+		},
+	}
+	_, err := servers.Apply(t.Context(), "", second)
+	require.NoError(t, err)
+	eventually(t, "both", func() bool { d, ok := w.Definition("Twice"); return ok && d.Err != nil })
+	d, _ := w.Definition("Twice")
+	assert.True(t, d.HasBlock)
+	assert.ErrorContains(t, d.Err, "another, twice")
+}
+
+func TestTheAccountSecretsOfAnEnrolledNamespaceAreKnownAndOthersAreNot(t *testing.T) {
+	w := synced(t)
+	const ns = "tenant-secrets"
+	require.NoError(t, servers.AddTenant(t.Context(), ns))
+	secrets := admin().CoreV1().Secrets(ns)
+	made, err := secrets.Create(t.Context(), accountSecret("pg-orders.app.account"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "pg-orders.other.account"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	got, err := w.AccountSecret(t.Context(), ns, "pg-orders.app.account")
+	require.NoError(t, err)
+	made.ManagedFields = nil
+	assert.Equal(t, made, got)
+	_, err = w.AccountSecret(t.Context(), ns, "pg-orders.other.account")
+	assert.True(t, apierrors.IsNotFound(err))
+	all, err := w.AccountSecrets(t.Context(), ns)
+	require.NoError(t, err)
+	assert.Equal(t, []*corev1.Secret{got}, all)
+	assert.Contains(t, w.AllAccountSecrets(), got)
+	assert.True(t, w.Readable(ns))
+	eventually(t, "it is told of", func() bool { return w.told(ns, "pg-orders") == 1 })
+
+	// What changes no account is in the cache, and not told of.
+	_, err = secrets.Patch(t.Context(), made.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"credentials.cozystack.io/history":"{}"}},"stringData":{"password":"next"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "the next password", func() bool {
+		s, err := w.AccountSecret(t.Context(), ns, made.Name)
+		return err == nil && string(s.Data["password"]) == "next"
+	})
+	assert.Equal(t, "stored", string(got.Data["password"]), "what was handed out does not change")
+	_, err = secrets.Patch(t.Context(), made.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	eventually(t, "its labels are told of", func() bool { return w.told(ns, "pg-orders") == 2 })
+	require.NoError(t, secrets.Delete(t.Context(), made.Name, metav1.DeleteOptions{}))
+	eventually(t, "its end is told of", func() bool { return w.told(ns, "pg-orders") == 3 })
+	_, err = w.AccountSecret(t.Context(), ns, made.Name)
+	assert.True(t, apierrors.IsNotFound(err))
+}
+
+func TestANamespaceIsNotReadBeforeItIsEnrolledAndThenAtOnce(t *testing.T) {
+	w := synced(t)
+	const ns = "tenant-enrolled-late"
+	require.NoError(t, servers.AddNamespace(t.Context(), ns))
+	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), accountSecret("pg-orders.app.account"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	for range 5 {
+		_, err = w.AccountSecret(t.Context(), ns, "pg-orders.app.account")
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		assert.ErrorContains(t, err, "namespace "+ns+" is not enrolled")
+		_, err = w.AccountSecrets(t.Context(), ns)
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+	}
+	assert.Equal(t, 1, strings.Count(w.logged(), "not enrolled"), "it is said once")
+	assert.False(t, w.Readable(ns))
+
+	require.NoError(t, servers.Enrol(t.Context(), ns))
+	eventually(t, "it is read", func() bool { _, err := w.AccountSecret(t.Context(), ns, "pg-orders.app.account"); return err == nil })
+}
+
+func TestTheAccountSecretsOfAServedApplicationAreReadBeforeAnybodyAsks(t *testing.T) {
+	require.NoError(t, servers.AddTenant(t.Context(), "tenant-eager"))
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Eager", users))
+	_, err := servers.InstallRelease(t.Context(), "tenant-eager", "Eager", "orders", object{})
+	require.NoError(t, err)
+	_, err = admin().CoreV1().Secrets("tenant-eager").Create(t.Context(), accountSecret("eager-orders.app.account"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	w := synced(t)
+	eventually(t, "the Secret", func() bool {
+		return len(w.AllAccountSecrets()) > 0 && w.AllAccountSecrets()[0].Namespace == "tenant-eager"
+	})
+	eventually(t, "it is told of", func() bool { return w.told("tenant-eager", "eager-orders") > 0 })
+}
+
+func TestAReadWaitsNoLongerThanItsContext(t *testing.T) {
+	file, err := servers.ServiceAccountKubeconfig(t.Context(), "mint", 0)
+	require.NoError(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	require.NoError(t, err)
+	c, err := cluster.New(cluster.Options{Config: config, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = c.AccountSecret(ctx, sandbox.TenantAcme, "x") // it does not run
+	assert.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+	assert.Error(t, c.WaitForSync(ctx))
+}
+
+func TestWithoutItsResourcesItWaitsSaysSoOnceAndFindsThemWhenTheyCome(t *testing.T) {
+	ctx := t.Context()
+	crds := dynamic.NewForConfigOrDie(servers.RESTConfig(sandbox.ClusterAdmin, 0)).Resource(customResourceDefinitions)
+	const name = "applicationdefinitions.cozystack.io"
+	crd, err := crds.Get(ctx, name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, crds.Delete(ctx, name, metav1.DeleteOptions{}))
+	eventually(t, "the CRD goes", func() bool { _, err := crds.Get(ctx, name, metav1.GetOptions{}); return apierrors.IsNotFound(err) })
+
+	w := watch(t)
+	eventually(t, "it says so", func() bool { return strings.Contains(w.logged(), "its CRD is not there yet") })
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	require.Error(t, w.WaitForSync(short))
+	assert.Equal(t, 1, strings.Count(w.logged(), "its CRD is not there yet"))
+
+	for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"} {
+		delete(crd.Object["metadata"].(object), field)
+	}
+	delete(crd.Object, "status")
+	_, err = crds.Create(ctx, crd, metav1.CreateOptions{})
+	require.NoError(t, err)
+	long, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	require.NoError(t, w.WaitForSync(long))
+}
