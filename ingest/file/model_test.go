@@ -116,13 +116,13 @@ func (m *model) checkpoint() []byte {
 	return text
 }
 
-// run does some hundred steps, and reports whether there was a kill.
-func (m *model) run(kills bool) (killed bool) {
+// run does some hundred steps.
+func (m *model) run(kills bool) {
 	m.recorder.fail = m.publication
 	m.append()
 	m.start()
 	var old []byte
-	for range 150 {
+	for range 100 {
 		switch m.random.IntN(20) {
 		case 0, 1:
 			m.rotateLog()
@@ -148,7 +148,6 @@ func (m *model) run(kills bool) (killed bool) {
 		case 8:
 			if kills {
 				m.kill(old)
-				killed = true
 			}
 		case 9, 10:
 			time.Sleep(time.Duration(m.random.IntN(int(5 * time.Millisecond))))
@@ -157,7 +156,6 @@ func (m *model) run(kills bool) (killed bool) {
 		}
 	}
 	m.complete()
-	return killed
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -167,7 +165,7 @@ func newModel(t *testing.T, seed uint64) *model {
 }
 
 func TestEveryEventArrivesOnceInOrderWhateverIsRotatedAndRestarted(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			m := newModel(t, seed)
 			m.run(false)
@@ -180,7 +178,7 @@ func TestEveryEventArrivesOnceInOrderWhateverIsRotatedAndRestarted(t *testing.T)
 }
 
 func TestEveryEventArrivesThoughTheTailerIsKilled(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			m := newModel(t, 100+seed)
 			m.run(true)

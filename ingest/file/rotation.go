@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"slices"
 )
 
 // resume takes up the log where the checkpoint has it.
@@ -18,11 +19,11 @@ func (f *follower) resume() error {
 	if s.Place == nil {
 		return nil
 	}
-	found, err := f.locate(*s.Place)
+	found, gone, err := f.locate(*s.Place)
 	if err != nil {
 		return err
 	}
-	if found == nil {
+	if gone {
 		f.gap("the file that was being read is gone; what is there is read from its beginning",
 			"inode", s.Place.ID.Inode, "from", s.Place.Offset)
 	}
@@ -49,34 +50,41 @@ func (f *follower) take(s *segment) {
 }
 
 // locate opens the file in which the place was taken, there: the one with its inode if that has the same contents,
-// else one that has them, the log itself before the rotated ones and those with the youngest first. It is nil if
-// there is none.
-func (f *follower) locate(p place) (*segment, error) {
+// else one that has them, youngest first. It is nil if there is none, and gone says that there should be one.
+func (f *follower) locate(p place) (found *segment, gone bool, err error) {
 	list, err := f.unread()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if info, err := os.Stat(f.path); err == nil {
 		list = append(list, sibling{path: f.path, id: identify(info)})
 	}
+	if p.Offset == 0 {
+		return nil, !mayHold(list, p.ID), nil
+	}
 	for _, sameInode := range []bool{true, false} {
-		for i := len(list) - 1; i >= 0; i-- {
-			s := list[i]
-			if sameInode != (s.id == p.ID) || !sameInode && p.Offset == 0 {
+		for _, s := range slices.Backward(list) {
+			if sameInode != (s.id == p.ID) {
 				continue
 			}
 			found, met, err := openSegment(s.path, &p, s.zipped())
 			switch {
 			case errors.Is(err, fs.ErrNotExist), isDamaged(err):
 			case err != nil:
-				return nil, err
+				return nil, false, err
 			case met:
 				found.rotated = s.name
-				return found, nil
+				return found, false, nil
 			}
 		}
 	}
-	return nil, nil
+	return nil, true, nil
+}
+
+// mayHold reports whether a file of which nothing was read, so that only its inode is known, may be in the list: it
+// takes its turn there. Its inode alone does not make a file the same, and a compressed one has another.
+func mayHold(list []sibling, id fileID) bool {
+	return slices.ContainsFunc(list, func(s sibling) bool { return s.id == id || s.zipped() })
 }
 
 // checkIntact reports whether the current file still has what was read from it. If not it is read anew.

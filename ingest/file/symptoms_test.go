@@ -219,6 +219,23 @@ func TestAnotherFileOnTheSameInodeIsReadFromItsBeginning(t *testing.T) {
 	b.arrive(append(ids("a", 0, 5), ids("b", 0, 9)...)...)
 }
 
+func TestAFileOfWhichNothingWasReadIsNotKnownByItsInode(t *testing.T) {
+	b := newBench(t)
+	b.append()
+	b.start()
+	b.read()
+	b.halt()
+	b.append(mintLine("a"))
+	inode := filepath.Join(filepath.Dir(b.path), "kept")
+	backup := b.rotate()
+	require.NoError(t, os.Link(backup, inode))
+	b.compress(backup)
+	require.NoError(t, os.Rename(inode, b.path)) // as if the file system had given the log the old inode again
+	require.NoError(t, os.WriteFile(b.path, []byte(mintLine("b")), 0o600))
+	b.start()
+	b.arrive("a", "b")
+}
+
 func TestDeletingAndRecreatingTheLogSkipsNothing(t *testing.T) {
 	b := newBench(t)
 	b.append(mintLine("a"))
