@@ -2,14 +2,12 @@
 .DEFAULT_GOAL := help
 .PHONY: help build tools test lint generate bench demo sandbox sandbox-down
 
-export CGO_ENABLED := 0
-
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build mintlog and kubectl-credentials into bin/
 	@mkdir -p bin
-	go build -trimpath -o bin/ ./cmd/mintlog ./cmd/kubectl-credentials
+	go build -o bin/ ./cmd/mintlog ./cmd/kubectl-credentials
 
 tools: ## build the servers of the sandbox into bin/, once (several minutes the first time)
 	@./test/tools/build.sh
