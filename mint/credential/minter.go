@@ -1,0 +1,492 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/mintlog/mintlog/mint/account"
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/mint/format"
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/ledger"
+)
+
+// WriteBudget is how long after a request's reception an operation is written or given up. The join of ledger and log
+// relies on it.
+const WriteBudget = 10 * time.Second
+
+const (
+	readBackPause = 100 * time.Millisecond
+	maxAttempts   = 5
+	// maxAnnotationBytes is what kube-apiserver allows the keys and values of an object's annotations together.
+	maxAnnotationBytes = 256 * 1024
+)
+
+// A minter changes passwords: one conditional write per operation that holds the stored form and its ledger entry.
+type minter struct {
+	cluster *cluster.Cluster
+	client  corev1client.CoreV1Interface
+	random  io.Reader
+	now     func() time.Time
+	total   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+}
+
+func newMinter(o Options) *minter {
+	m := &minter{
+		cluster: o.Cluster, client: o.Client, random: o.Random, now: o.Now,
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mintlog_operations_total", Help: "Requested operations by answer; a dry run is none.",
+		}, []string{"operation", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mintlog_operation_duration_seconds", Help: "Time from a request's reception to its answer.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 2, 13),
+		}, []string{"operation"}),
+	}
+	o.Registerer.MustRegister(m.total, m.seconds)
+	return m
+}
+
+// A request is what a caller asked for, and as whom.
+type request struct {
+	operation     ledger.Operation
+	namespace     string
+	credential    string
+	caller        string // the effective user that the front proxy named
+	auditID       string
+	received      time.Time
+	preconditions v1alpha1.Preconditions
+	dryRun        bool
+}
+
+// A result is an operation that took effect, or in a dry run would have.
+type result struct {
+	entry    ledger.Entry
+	username string
+	password string
+}
+
+// do runs an operation to its end, whether or not its caller stays to hear of it.
+func (m *minter) do(ctx context.Context, r request) (result, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), WriteBudget-m.now().Sub(r.received))
+	defer cancel()
+	done, err := m.run(ctx, r)
+	if !r.dryRun {
+		m.total.WithLabelValues(string(r.operation), code(err)).Inc()
+		m.seconds.WithLabelValues(string(r.operation)).Observe(m.now().Sub(r.received).Seconds())
+	}
+	return done, err
+}
+
+func code(err error) string {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return "201"
+	case errors.As(err, &status):
+		return fmt.Sprint(status.Status().Code)
+	default:
+		return "500"
+	}
+}
+
+// A draft is an operation on its way into an account Secret.
+type draft struct {
+	request
+	target   target
+	id       string // of its ledger entry
+	stored   []byte
+	password string
+}
+
+func (m *minter) run(ctx context.Context, r request) (result, error) {
+	t, err := m.target(ctx, r)
+	if err != nil {
+		return result{}, err
+	}
+	base, err := m.cluster.AccountSecret(ctx, r.namespace, secretName(r.credential))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return result{}, err
+	}
+	if apierrors.IsNotFound(err) {
+		base = nil
+	}
+	d, err := m.draft(r, t)
+	if err != nil {
+		return result{}, err
+	}
+	return m.commit(ctx, d, base)
+}
+
+// A target is the declared account that an operation is about.
+type target struct {
+	release    *cluster.Release
+	definition *cluster.Definition
+	account    definition.Account
+}
+
+// target finds the declared account of a credential's name; what is not declared is not found, whatever Secret exists.
+func (m *minter) target(ctx context.Context, r request) (target, error) {
+	release, segment, ok := m.release(r)
+	if !ok {
+		return target{}, notFound(r.credential, "there is no such application, or it has no accounts")
+	}
+	if release.Deleting {
+		return target{}, conflict(r.credential, "its application is being deleted")
+	}
+	served, err := servedDefinition(m.cluster, release.Kind)
+	if err != nil {
+		return target{}, notFound(r.credential, err.Error())
+	}
+	accounts, refused, err := served.Block.Accounts(release.Name, release.Values, m.recorded(ctx, release))
+	if err != nil {
+		return target{}, notFound(r.credential, fmt.Sprintf("the accounts of %s are not known: %v", release.Name, err))
+	}
+	for _, a := range accounts {
+		if a.Segment == segment {
+			return target{release: release, definition: served, account: a}, nil
+		}
+	}
+	for _, a := range refused {
+		if a.Segment != segment {
+			continue
+		}
+		if a.Platform {
+			return target{}, notFound(r.credential, a.Reason)
+		}
+		return target{}, conflict(r.credential, a.Reason)
+	}
+	return target{}, notFound(r.credential, fmt.Sprintf("%s declares no such account", release.Name))
+}
+
+// release splits <release>.<account> at the last dot: an account's part has none.
+func (m *minter) release(r request) (*cluster.Release, string, bool) {
+	dot := strings.LastIndex(r.credential, ".")
+	if dot < 0 {
+		return nil, "", false
+	}
+	release, ok := m.cluster.Release(r.namespace, r.credential[:dot])
+	return release, r.credential[dot+1:], ok
+}
+
+// recorded is the username that the existing account Secret of a name holds: where two names meet in one, it keeps it.
+func (m *minter) recorded(ctx context.Context, release *cluster.Release) func(string) (string, bool) {
+	return func(segment string) (string, bool) {
+		secret, err := m.cluster.AccountSecret(ctx, release.Namespace, secretName(release.Name+"."+segment))
+		if err != nil {
+			return "", false
+		}
+		return string(secret.Data[corev1.BasicAuthUsernameKey]), true
+	}
+}
+
+// draft generates the password and its stored form. Of a revoke the plaintext ends here.
+func (m *minter) draft(r request, t target) (draft, error) {
+	name := t.definition.Block.Format.Name
+	formatter, ok := format.Built(name)
+	if !ok {
+		return draft{}, notFound(r.credential, fmt.Sprintf("the format %q is not known to this version", name))
+	}
+	password, err := format.NewPassword(m.random)
+	if err != nil {
+		return draft{}, fmt.Errorf("generate a password: %w", err)
+	}
+	stored, err := formatter.Format(m.random, t.account.Username, password)
+	if err != nil {
+		return draft{}, fmt.Errorf("format a password as %s: %w", name, err)
+	}
+	id, err := ledger.NewID(m.random)
+	if err != nil {
+		return draft{}, err
+	}
+	if r.operation == ledger.Revoke {
+		password = ""
+	}
+	return draft{request: r, target: t, id: id, stored: stored, password: password}, nil
+}
+
+// commit writes the draft onto base, the account Secret as the cache has it, nil if there is none. A conflict means a
+// live read: a change of annotations alone, or an operation older than this request that the cache had not seen, is
+// written upon; an operation that came while this one ran has won, and this one is refused.
+func (m *minter) commit(ctx context.Context, d draft, base *corev1.Secret) (result, error) {
+	live := false
+	for range maxAttempts {
+		next, entry, err := m.next(d, base)
+		if apierrors.IsConflict(err) && !live {
+			// The cache may be behind what the caller has already seen.
+			live = true
+			if base, err = m.read(ctx, d); err != nil {
+				return result{}, err
+			}
+			continue
+		}
+		if err != nil {
+			return result{}, err
+		}
+		err = m.write(ctx, d, next)
+		if err == nil {
+			return result{entry: entry, username: d.target.account.Username, password: d.password}, nil
+		}
+		again, landed, err := m.afterFailure(ctx, d, base, err)
+		if landed {
+			return result{entry: entry, username: d.target.account.Username, password: d.password}, nil
+		}
+		if err != nil {
+			return result{}, err
+		}
+		base, live = again, true
+	}
+	return result{}, tryAgain(d.credential, "its Secret changed too often meanwhile; nothing was written")
+}
+
+// afterFailure decides what a failed write means: it returns the Secret to write upon next, or that the write had
+// landed after all, or the error to answer.
+func (m *minter) afterFailure(ctx context.Context, d draft, base *corev1.Secret, failure error) (next *corev1.Secret, landed bool, err error) {
+	switch {
+	case apierrors.IsConflict(failure), apierrors.IsAlreadyExists(failure), apierrors.IsNotFound(failure):
+		live, err := m.read(ctx, d)
+		if err != nil {
+			return nil, false, err
+		}
+		if holds(live, d.id) { // the transport had repeated a write whose answer was lost
+			return live, true, nil
+		}
+		return live, false, m.overtaken(d, base, live)
+	case apierrors.IsForbidden(failure):
+		return nil, false, apierrors.NewForbidden(v1alpha1.Resource(event.Resource), d.credential,
+			fmt.Errorf("mintlog may not write account Secrets in %s: the namespace is not enrolled, or a policy denies it", d.namespace))
+	case apierrors.IsInvalid(failure), apierrors.IsBadRequest(failure), apierrors.IsRequestEntityTooLargeError(failure):
+		// kube-apiserver's own text may quote the Secret.
+		return nil, false, conflict(d.credential, "kube-apiserver refused the account Secret as invalid; nothing was written")
+	case apierrors.IsTooManyRequests(failure):
+		return nil, false, tryAgain(d.credential, "kube-apiserver is busy; nothing was written")
+	case d.dryRun:
+		return nil, false, tryAgain(d.credential, "kube-apiserver did not answer")
+	}
+	return m.readBack(ctx, d, base)
+}
+
+// overtaken is the refusal of an operation that lost against another which came while it ran.
+func (m *minter) overtaken(d draft, base, live *corev1.Secret) error {
+	if live == nil {
+		return nil
+	}
+	book, err := ledger.Parse(live.Annotations[ledger.Annotation])
+	if err != nil {
+		return nil
+	}
+	newest := book.Newest()
+	if newest.ID != newestID(base) && !newest.At.Before(d.received.Truncate(time.Microsecond)) {
+		return conflict(d.credential, fmt.Sprintf("another %s came first (revision %d)", strings.ToLower(string(newest.Operation)), newest.Revision))
+	}
+	return nil
+}
+
+func newestID(secret *corev1.Secret) string {
+	if secret == nil {
+		return ""
+	}
+	book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
+	if err != nil {
+		return ""
+	}
+	return book.Newest().ID
+}
+
+// readBack looks, until the budget is spent, whether a write without an answer has landed: its ledger entry tells. A
+// Secret that has moved on without the entry can never take it any more.
+func (m *minter) readBack(ctx context.Context, d draft, base *corev1.Secret) (next *corev1.Secret, landed bool, err error) {
+	err = wait.PollUntilContextCancel(ctx, readBackPause, true, func(ctx context.Context) (bool, error) {
+		live, err := m.read(ctx, d)
+		if err != nil {
+			return false, nil
+		}
+		next, landed = live, holds(live, d.id)
+		return landed || resourceVersion(live) != resourceVersion(base), nil
+	})
+	if err != nil {
+		return nil, false, tryAgain(d.credential, "kube-apiserver did not say in time whether it stored the password; its history will tell")
+	}
+	if landed {
+		return next, true, nil
+	}
+	return next, false, m.overtaken(d, base, next)
+}
+
+func holds(secret *corev1.Secret, entryID string) bool {
+	if secret == nil {
+		return false
+	}
+	book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
+	if err != nil {
+		return false
+	}
+	for _, e := range book.Entries {
+		if e.ID == entryID {
+			return true
+		}
+	}
+	return false
+}
+
+func resourceVersion(secret *corev1.Secret) string {
+	if secret == nil {
+		return ""
+	}
+	return secret.ResourceVersion
+}
+
+// next is the account Secret with the draft on top of its ledger, or why it must not be written.
+func (m *minter) next(d draft, base *corev1.Secret) (*corev1.Secret, ledger.Entry, error) {
+	book, err := m.book(d, base)
+	if err != nil {
+		return nil, ledger.Entry{}, err
+	}
+	book = book.Append(ledger.Entry{
+		ID: d.id, Operation: d.operation, At: m.now(), AuditID: d.auditID,
+		Caller: book.CallerDigest(d.auditID, d.caller), Stored: book.StoredDigest(d.auditID, d.stored),
+	})
+	next := base.DeepCopy()
+	if base == nil {
+		next = account.NewSecret(d.target.release, d.target.account, d.target.definition.Block)
+	}
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	next.Annotations[ledger.Annotation] = book.Encode()
+	next.Annotations[ledger.OriginAnnotation] = d.operation.Origin()
+	if next.Data == nil {
+		next.Data = map[string][]byte{}
+	}
+	next.Data[corev1.BasicAuthPasswordKey] = d.stored
+	if size := annotationBytes(next); size > maxAnnotationBytes {
+		return nil, ledger.Entry{}, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+			"the annotations of the account Secret %s would hold %d bytes, more than the %d that kube-apiserver allows: remove what others put there; nothing was written",
+			next.Name, size, maxAnnotationBytes))
+	}
+	return next, book.Newest(), nil
+}
+
+func annotationBytes(secret *corev1.Secret) int {
+	size := 0
+	for key, value := range secret.Annotations {
+		size += len(key) + len(value)
+	}
+	return size
+}
+
+// book is the ledger to write upon: the Secret's, or a new one where there is none that can be read.
+func (m *minter) book(d draft, base *corev1.Secret) (ledger.Ledger, error) {
+	if base != nil {
+		if err := m.ours(d, base); err != nil {
+			return ledger.Ledger{}, err
+		}
+		book, err := ledger.Parse(base.Annotations[ledger.Annotation])
+		if err == nil {
+			return book, check(d, base, book)
+		}
+	}
+	if err := check(d, base, ledger.Ledger{}); err != nil {
+		return ledger.Ledger{}, err
+	}
+	id, err := ledger.NewID(m.random)
+	return ledger.Ledger{Account: id}, err
+}
+
+// ours refuses a Secret of the account's name that is not the account Secret of this very application.
+func (m *minter) ours(d draft, secret *corev1.Secret) error {
+	switch {
+	case secret.Labels[cluster.AccountLabel] != "true":
+		return conflict(d.credential, fmt.Sprintf("the Secret %s is not an account Secret: the label %s is missing", secret.Name, cluster.AccountLabel))
+	case secret.Type != corev1.SecretTypeBasicAuth:
+		return conflict(d.credential, fmt.Sprintf("the Secret %s is not of type %s", secret.Name, corev1.SecretTypeBasicAuth))
+	case string(secret.Data[corev1.BasicAuthUsernameKey]) != d.target.account.Username:
+		return conflict(d.credential, fmt.Sprintf("the Secret %s belongs to another username", secret.Name))
+	case secret.DeletionTimestamp != nil, !account.Owned(secret, d.target.release):
+		return conflict(d.credential, fmt.Sprintf("the Secret %s belongs to an earlier application of this name and is about to go: try again", secret.Name))
+	}
+	return nil
+}
+
+// check holds the preconditions against the Secret, nil if there is none, and refuses an audit id that is spent.
+func check(d draft, secret *corev1.Secret, book ledger.Ledger) error {
+	if book.HasAuditID(d.auditID) {
+		return conflict(d.credential, "an operation with this Audit-ID is already in the ledger: send another, or none")
+	}
+	var uid, version string
+	if secret != nil {
+		uid, version = string(secret.UID), secret.ResourceVersion
+	}
+	newest, p := book.Newest(), d.preconditions
+	switch {
+	case p.ID != nil && *p.ID != newest.ID:
+		return unmet(d, "id", *p.ID, newest.ID)
+	case p.Revision != nil && *p.Revision == 0 && secret != nil:
+		return unmet(d, "revision", "0 (no account Secret)", fmt.Sprint(newest.Revision))
+	case p.Revision != nil && *p.Revision != newest.Revision:
+		return unmet(d, "revision", fmt.Sprint(*p.Revision), fmt.Sprint(newest.Revision))
+	case p.ResourceVersion != nil && *p.ResourceVersion != version:
+		return unmet(d, "resourceVersion", *p.ResourceVersion, version)
+	case p.UID != nil && string(*p.UID) != uid:
+		return unmet(d, "uid", string(*p.UID), uid)
+	}
+	return nil
+}
+
+func unmet(d draft, field, want, got string) error {
+	return conflict(d.credential, fmt.Sprintf("precondition %s is %s, the account has %q: somebody changed it meanwhile; nothing was written", field, want, got))
+}
+
+// read is the live account Secret, nil if there is none.
+func (m *minter) read(ctx context.Context, d draft) (*corev1.Secret, error) {
+	secret, err := m.client.Secrets(d.namespace).Get(ctx, secretName(d.credential), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, tryAgain(d.credential, "kube-apiserver did not return the account Secret; nothing was written")
+	}
+	return secret, nil
+}
+
+// write creates or updates the Secret under the caller's audit id, so that the log holds the commit beside the request.
+// Neither client-go nor kube-apiserver goes on with it past the budget.
+func (m *minter) write(ctx context.Context, d draft, secret *corev1.Secret) error {
+	call := m.client.RESTClient().Post()
+	if secret.UID != "" {
+		call = m.client.RESTClient().Put().Name(secret.Name)
+	}
+	if d.dryRun {
+		call = call.Param("dryRun", metav1.DryRunAll)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		call = call.Timeout(time.Until(deadline))
+	}
+	return call.Namespace(d.namespace).Resource("secrets").Param("fieldManager", "mintlog").
+		SetHeader(auditinternal.HeaderAuditID, d.auditID).MaxRetries(0).Body(secret).Do(ctx).Error()
+}
+
+func conflict(credential, why string) error {
+	return apierrors.NewConflict(v1alpha1.Resource(event.Resource), credential, errors.New(why))
+}
+
+// tryAgain is a 503 that a client may repeat after a second.
+func tryAgain(credential, why string) error {
+	err := apierrors.NewServiceUnavailable(fmt.Sprintf("credentials %q: %s", credential, why))
+	err.ErrStatus.Details = &metav1.StatusDetails{Name: credential, RetryAfterSeconds: 1}
+	return err
+}

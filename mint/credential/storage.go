@@ -1,0 +1,170 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/store/event"
+)
+
+// Options of the storage of credentials.
+type Options struct {
+	Cluster *cluster.Cluster
+	// Client reads and writes account Secrets live, with the mint server's own identity.
+	Client corev1client.CoreV1Interface
+	// Random is a CSPRNG: passwords, salts and ids come from it.
+	Random io.Reader
+	Now    func() time.Time
+	// Retention is how long evidence lasts: an older operation without it is Expired, not Unattributed.
+	Retention  time.Duration
+	Registerer prometheus.Registerer
+}
+
+// New returns the storage of credentials and their operations, by resource path.
+func New(o Options) map[string]rest.Storage {
+	s := &Storage{cluster: o.Cluster, viewer: viewer{now: o.Now, retention: o.Retention}}
+	m := newMinter(o)
+	o.Registerer.MustRegister(findingsCollector{storage: s})
+	return map[string]rest.Storage{
+		event.Resource:             s,
+		event.Resource + "/mint":   &mintStorage{minter: m},
+		event.Resource + "/revoke": &revokeStorage{minter: m},
+	}
+}
+
+// Storage is the read view of account Secrets: get, list and the table.
+type Storage struct {
+	cluster *cluster.Cluster
+	viewer  viewer
+}
+
+var _ interface {
+	rest.Storage
+	rest.Scoper
+	rest.Getter
+	rest.Lister
+	rest.SingularNameProvider
+	rest.ShortNamesProvider
+	rest.CategoriesProvider
+} = &Storage{}
+
+// New returns an empty Credential.
+func (s *Storage) New() runtime.Object { return &v1alpha1.Credential{} }
+
+// NewList returns an empty CredentialList.
+func (s *Storage) NewList() runtime.Object { return &v1alpha1.CredentialList{} }
+
+// Destroy has nothing to close.
+func (s *Storage) Destroy() {}
+
+// NamespaceScoped is true: a credential stands in its application's namespace.
+func (s *Storage) NamespaceScoped() bool { return true }
+
+// GetSingularName is what kubectl calls one of them.
+func (s *Storage) GetSingularName() string { return "credential" }
+
+// ShortNames are what kubectl takes for "credentials".
+func (s *Storage) ShortNames() []string { return []string{"cred", "creds"} }
+
+// Categories lists no category: `kubectl get all` stays as it was.
+func (s *Storage) Categories() []string { return nil }
+
+// Get returns one credential from the cache.
+func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
+	namespace := genericapirequest.NamespaceValue(ctx)
+	secret, err := s.cluster.AccountSecret(ctx, namespace, secretName(name))
+	if apierrors.IsNotFound(err) {
+		return nil, notFound(name, "there is no such account")
+	}
+	if err != nil {
+		return nil, err
+	}
+	format, err := s.format(secret)
+	if err != nil {
+		return nil, notFound(name, err.Error())
+	}
+	return s.viewer.view(secret, format), nil
+}
+
+// List returns the credentials of one namespace from the cache, by name.
+func (s *Storage) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
+	namespace := genericapirequest.NamespaceValue(ctx)
+	if namespace == "" {
+		return nil, apierrors.NewBadRequest("credentials are listed in one namespace at a time: name it with -n")
+	}
+	labelSelector, fieldSelector := labels.Everything(), fields.Everything()
+	if options != nil && options.LabelSelector != nil {
+		labelSelector = options.LabelSelector
+	}
+	if options != nil && options.FieldSelector != nil {
+		fieldSelector = options.FieldSelector
+	}
+	secrets, err := s.cluster.AccountSecrets(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	list := &v1alpha1.CredentialList{Items: make([]v1alpha1.Credential, 0, len(secrets))}
+	for _, secret := range secrets {
+		format, err := s.format(secret)
+		if err != nil {
+			continue // its kind is not served; a get of it says why
+		}
+		c := s.viewer.view(secret, format)
+		if labelSelector.Matches(labels.Set(c.Labels)) && fieldSelector.Matches(selectableFields(c)) {
+			list.Items = append(list.Items, *c)
+		}
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.Credential) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func selectableFields(c *v1alpha1.Credential) fields.Set {
+	return fields.Set{"metadata.name": c.Name, "metadata.namespace": c.Namespace}
+}
+
+// format is how the passwords of the Secret's kind are stored; an error says why the kind is not served.
+func (s *Storage) format(secret *corev1.Secret) (string, error) {
+	definition, err := servedDefinition(s.cluster, secret.Labels[cluster.KindLabel])
+	if err != nil {
+		return "", err
+	}
+	return definition.Block.Format.Name, nil
+}
+
+// servedDefinition is the definition of a kind whose credentials are served.
+func servedDefinition(c *cluster.Cluster, kind string) (*cluster.Definition, error) {
+	definition, ok := c.Definition(kind)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("no ApplicationDefinition defines the kind %q", kind)
+	case definition.Err != nil:
+		return nil, fmt.Errorf("the credentials of kind %q are not served: %w", kind, definition.Err)
+	case !definition.HasBlock:
+		return nil, fmt.Errorf("the ApplicationDefinition of kind %q has no spec.credentials", kind)
+	}
+	return definition, nil
+}
+
+func notFound(name, why string) error {
+	err := apierrors.NewNotFound(v1alpha1.Resource(event.Resource), name)
+	err.ErrStatus.Message += ": " + why
+	return err
+}
