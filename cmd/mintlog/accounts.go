@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/mintlog/mintlog/mint/accounts"
+	"github.com/mintlog/mintlog/mint/cluster"
+)
+
+// accountsFlags say where the accounts role keeps its records, and whom it grants account Secrets to.
+type accountsFlags struct {
+	namespace string
+	projector string
+	workers   int
+}
+
+func (f *accountsFlags) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&f.namespace, "namespace", "mintlog", "namespace of mintlog itself: of its records and the projector's ServiceAccount")
+	flags.StringVar(&f.projector, "projector-service-account", "projector", "ServiceAccount that is granted each account Secret by name")
+	flags.IntVar(&f.workers, "accounts-workers", 4, "applications brought in step at a time")
+}
+
+func (f *accountsFlags) validate() error {
+	switch {
+	case f.namespace == "" || f.projector == "":
+		return errors.New("--namespace and --projector-service-account are needed: the projector's grants name them")
+	case f.workers < 1:
+		return fmt.Errorf("--accounts-workers %d: it is at least 1", f.workers)
+	}
+	return nil
+}
+
+func accountsCommand() *cobra.Command {
+	var process processFlags
+	var kubernetes clusterFlags
+	var accounts accountsFlags
+	c := &cobra.Command{
+		Use:   "accounts",
+		Short: "Seed and remove account Secrets as applications come, change and go",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
+				return accounts.parts(p, kubernetes.kubeconfig)
+			})
+		},
+	}
+	process.bind(c.Flags())
+	kubernetes.bind(c.Flags())
+	accounts.bind(c.Flags())
+	return noArguments(c)
+}
+
+// parts are the caches of the accounts role and the role.
+func (f *accountsFlags) parts(p runtime, kubeconfig string) ([]part, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	log := p.log.With("part", "accounts")
+	restConfig, err := config(kubeconfig, "accounts")
+	if err != nil {
+		return nil, err
+	}
+	caches, err := cluster.New(cluster.Options{Config: restConfig, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(protobuf(restConfig))
+	if err != nil {
+		return nil, fmt.Errorf("build the accounts role's client: %w", err)
+	}
+	role, err := accounts.New(accounts.Options{
+		Cluster: caches, Client: client, Namespace: f.namespace, Projector: f.projector, Workers: f.workers,
+		Random: rand.Reader, Log: log, Registerer: p.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []part{caches.Run, role.Run}, nil
+}

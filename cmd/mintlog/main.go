@@ -1,0 +1,60 @@
+// Command mintlog runs the parts of the credential service, each by itself or all in one process.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	// The first signal drains; a second one ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := command().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mintlog:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mintlog",
+		Short: "Event-sourced credentials for Kubernetes platforms",
+		Long: `mintlog makes passwords for the accounts of a platform's applications.
+
+A password is shown once, to the tenant's admin who asked for it. Who asked is read
+from kube-apiserver's audit log. Each part runs by itself with an identity of its
+own; "mintlog all" runs them in one process with an embedded stream.`,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand())
+	return root
+}
+
+func version() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok || build.Main.Version == "" {
+		return "(unknown)"
+	}
+	return build.Main.Version
+}
+
+// logger writes what happens to standard error, one line an event.
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/credential"
+	"github.com/mintlog/mintlog/mint/server"
+)
+
+// mintFlags say where the credentials API is served.
+type mintFlags struct {
+	bindAddress       string
+	port              int
+	certFile, keyFile string
+	retention         time.Duration
+	shutdownDelay     time.Duration
+	verbosity         int
+}
+
+func (f *mintFlags) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&f.bindAddress, "bind-address", "0.0.0.0", "address the credentials API listens on")
+	flags.IntVar(&f.port, "secure-port", 6443, "port of the credentials API")
+	flags.StringVar(&f.certFile, "tls-cert-file", "", "serving certificate, PEM; a changed file is taken over without a restart")
+	flags.StringVar(&f.keyFile, "tls-private-key-file", "", "key of the serving certificate, PEM")
+	flags.DurationVar(&f.retention, "retention", 30*24*time.Hour, "how long the audit log is kept: an older operation without evidence is Expired, not Unattributed")
+	flags.DurationVar(&f.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready any more")
+	flags.IntVar(&f.verbosity, "kubernetes-verbosity", 0, fmt.Sprintf("verbosity of the Kubernetes libraries, at most %d: above it they would log bodies", server.MaxVerbosity))
+}
+
+func (f *mintFlags) validate() error {
+	switch {
+	case f.certFile == "" || f.keyFile == "":
+		return errors.New("--tls-cert-file and --tls-private-key-file are needed: kube-apiserver calls the credentials API over TLS")
+	case f.port < 0 || f.port > 65535:
+		return fmt.Errorf("--secure-port %d: a port is 0 to 65535", f.port)
+	case f.retention < credential.Settling:
+		return fmt.Errorf("--retention %s: it is at least %s", f.retention, credential.Settling)
+	case f.verbosity < 0 || f.verbosity > server.MaxVerbosity:
+		return fmt.Errorf("--kubernetes-verbosity %d: it is 0 to %d, for above it the Kubernetes libraries log bodies, and passwords stand in them", f.verbosity, server.MaxVerbosity)
+	}
+	return nil
+}
+
+func mintCommand() *cobra.Command {
+	var process processFlags
+	var kubernetes clusterFlags
+	var mint mintFlags
+	c := &cobra.Command{
+		Use:   "mint",
+		Short: "Serve the credentials API behind kube-apiserver",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
+				return mint.parts(p, kubernetes.kubeconfig)
+			})
+		},
+	}
+	process.bind(c.Flags())
+	kubernetes.bind(c.Flags())
+	mint.bind(c.Flags())
+	return noArguments(c)
+}
+
+// parts are the caches of the mint server and the server.
+func (f *mintFlags) parts(p runtime, kubeconfig string) ([]part, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	log := p.log.With("part", "mint")
+	if err := server.LogKubernetes(p.log, f.verbosity); err != nil {
+		return nil, err
+	}
+	restConfig, err := config(kubeconfig, "mint")
+	if err != nil {
+		return nil, err
+	}
+	caches, err := cluster.New(cluster.Options{Config: restConfig, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	client, err := corev1client.NewForConfig(protobuf(restConfig))
+	if err != nil {
+		return nil, fmt.Errorf("build the client for account Secrets: %w", err)
+	}
+	storage := credential.New(credential.Options{
+		Cluster: caches, Client: client, Random: rand.Reader, Now: time.Now, Retention: f.retention, Registerer: p.registry,
+	})
+	s, err := server.New(server.Options{
+		Address:  net.JoinHostPort(f.bindAddress, strconv.Itoa(f.port)),
+		CertFile: f.certFile, KeyFile: f.keyFile, Config: restConfig, Storage: storage,
+		Ready:         map[string]func() error{"caches": synced(caches)},
+		ShutdownDelay: f.shutdownDelay, Now: time.Now, Log: log, Registerer: p.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("serving the credentials API", "address", s.Address().String())
+	return []part{caches.Run, s.Run}, nil
+}
+
+// synced is ready when applications and definitions are known.
+func synced(caches *cluster.Cluster) func() error {
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		return caches.WaitForSync(ctx)
+	}
+}
