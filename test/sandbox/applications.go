@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,23 +100,24 @@ func (s *Sandbox) DeleteRelease(ctx context.Context, namespace, name string) err
 	})
 }
 
-// AwaitFirstSight waits until a ConfigMap in mintlog's namespace bears the name of the kind: the accounts role has then
-// recorded when it first saw the kind's block, and seeds the applications that come afterwards.
+// AwaitFirstSight waits until the accounts role has recorded, in a ConfigMap in mintlog's namespace, when it first saw
+// the kind's block, and until an application made now is younger than that: its accounts are seeded.
 func (s *Sandbox) AwaitFirstSight(ctx context.Context, kind string) error {
 	client := s.Kubernetes(ClusterAdmin, 0).CoreV1().ConfigMaps(Namespace)
 	return until(ctx, func(ctx context.Context) error {
-		records, err := client.List(ctx, metav1.ListOptions{})
+		record, err := client.Get(ctx, "mintlog-kinds", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		for _, record := range records.Items {
-			for key, value := range record.Data {
-				if strings.Contains(strings.ToLower(key+value), strings.ToLower(kind)) {
-					return nil
-				}
-			}
+		seen, err := time.Parse(time.RFC3339, record.Data[kind])
+		if err != nil {
+			return fmt.Errorf("the kind %s is not recorded in the namespace %s: %w", kind, Namespace, err)
 		}
-		return fmt.Errorf("the kind %s is not recorded in the namespace %s", kind, Namespace)
+		// Both times are whole seconds, and a tie makes the application the older one.
+		if time.Since(seen) < 2*time.Second {
+			return fmt.Errorf("the kind %s was first seen a moment ago", kind)
+		}
+		return nil
 	})
 }
 
