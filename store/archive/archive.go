@@ -7,8 +7,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -138,20 +136,54 @@ func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error)
 	return nil, errors.Join(&StatusError{Doing: doing, Code: answer.StatusCode, Message: string(text)}, answer.Body.Close())
 }
 
-// Query calls handle with every event that the query asks for, each once however often it was inserted, marked with
-// Source "archive". It stops at handle's first error and returns that. It keeps 32 bytes of each event it has passed on.
+// Query calls handle with every event that the query asks for, newest first by time of reception (which of two of the
+// same microsecond comes first is left open), each once however often it was inserted, marked with Source "archive". It
+// stops at handle's first error and returns that.
+//
+// It asks for page after page, each read before its events are handled: a handler may take its time, and VictoriaLogs
+// ends what takes longer than 30 s.
 func (a *Archive) Query(ctx context.Context, q Query, handle func(event.Event) error) error {
-	found := &results{query: q, handle: handle, seen: map[[sha256.Size]byte]struct{}{}}
-	var err error
-	if q.NewestFirst {
-		err = a.pages(ctx, q, found)
-	} else {
-		err = a.rows(ctx, q.filter(), func(r row) error { return found.take(r) })
+	found := &results{query: q, handle: handle}
+	size := pageSize
+	for {
+		page, err := a.page(ctx, q, size)
+		if err != nil {
+			return err
+		}
+		for _, r := range page {
+			if err := found.take(r); errors.Is(err, errEnough) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+		if len(page) < size {
+			return nil
+		}
+		oldest, err := readTime(page[len(page)-1], fieldTime, "")
+		if err != nil {
+			return fmt.Errorf("read the archive's answer: %w", err)
+		}
+		end := oldest.Add(time.Nanosecond) // rows of that very time may be on both sides of the page's end
+		if end.Equal(q.End) {
+			size *= 2
+		}
+		q.End = end
 	}
-	if errors.Is(err, errEnough) {
+}
+
+// pageSize is how many rows are asked for at a time; a row has at most maxLine bytes. A page whose rows are all of one
+// time is asked for again twice as long.
+const pageSize = 200
+
+// page reads the newest rows of a query.
+func (a *Archive) page(ctx context.Context, q Query, size int) ([]row, error) {
+	var page []row
+	err := a.rows(ctx, q.filter()+" | sort by (_time) desc | limit "+strconv.Itoa(size), func(r row) error {
+		page = append(page, r)
 		return nil
-	}
-	return err
+	})
+	return page, err
 }
 
 // errEnough ends a query at its limit.
@@ -161,7 +193,9 @@ var errEnough = errors.New("enough")
 type results struct {
 	query  Query
 	handle func(event.Event) error
-	seen   map[[sha256.Size]byte]struct{}
+	count  int
+	at     time.Time           // of the events seen last
+	seen   map[string]struct{} // identities of the events of that time: equal events are filed under equal times
 }
 
 func (f *results) take(r row) error {
@@ -169,10 +203,10 @@ func (f *results) take(r row) error {
 	if err != nil || !f.query.matches(&e) {
 		return nil // another pipeline's row, which a request or write of ours never looks like
 	}
-	var id [sha256.Size]byte
-	if _, err := hex.Decode(id[:], []byte(e.Identity())); err != nil {
-		return fmt.Errorf("read an event's identity: %w", err)
+	if t := rowTime(&e); f.seen == nil || !t.Equal(f.at) {
+		f.at, f.seen = t, map[string]struct{}{}
 	}
+	id := e.Identity()
 	if _, ok := f.seen[id]; ok {
 		return nil
 	}
@@ -181,41 +215,10 @@ func (f *results) take(r row) error {
 	if err := f.handle(e); err != nil {
 		return err
 	}
-	if f.query.Limit > 0 && len(f.seen) >= f.query.Limit {
+	if f.count++; f.count == f.query.Limit {
 		return errEnough
 	}
 	return nil
-}
-
-const firstPage = 1000
-
-// pages reads newest first, page by page: VictoriaLogs sorts no more than it can hold. A page whose rows are all of one
-// time is asked for again twice as long.
-func (a *Archive) pages(ctx context.Context, q Query, found *results) error {
-	size := firstPage
-	if q.Limit > 0 {
-		size = min(size, 2*q.Limit+10)
-	}
-	for {
-		count := 0
-		var oldest time.Time
-		pipe := " | sort by (_time desc, " + fieldEventID + " desc) limit " + strconv.Itoa(size)
-		err := a.rows(ctx, q.filter()+pipe, func(r row) error {
-			count++
-			if t, err := readTime(r, fieldTime, ""); err == nil {
-				oldest = t
-			}
-			return found.take(r)
-		})
-		if err != nil || count < size {
-			return err
-		}
-		end := oldest.Add(time.Nanosecond) // rows of that very time may be on both sides of the page's end
-		if end.Equal(q.End) {
-			size *= 2
-		}
-		q.End = end
-	}
 }
 
 // rows streams the rows of a LogsQL query.

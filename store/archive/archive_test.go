@@ -30,7 +30,7 @@ func TestEventsComeBackFromVictoriaLogsAsTheyWere(t *testing.T) {
 	want[3].Annotations, want[3].ResponseStatus = nil, nil
 	require.NoError(t, v.archive().Insert(t.Context(), want))
 	v.show()
-	got := query(t, v.archive(), Query{NewestFirst: true})
+	got := query(t, v.archive(), Query{})
 	slices.Reverse(got)
 	for i := range want {
 		want[i].Source = "archive"
@@ -101,7 +101,6 @@ func TestAQueryIsNarrowedByEachOfItsFields(t *testing.T) {
 	v.show()
 	f := func(q Query, want ...event.Event) {
 		t.Helper()
-		q.NewestFirst = true
 		got := identities(query(t, v.archive(), q))
 		slices.Reverse(got)
 		assert.Equal(t, identities(want), got, "%+v", q)
@@ -136,25 +135,25 @@ func TestAnEventInsertedTwiceOrWrittenByAnotherPipelineTooComesOnce(t *testing.T
 	}
 	require.NoError(t, v.archive().insertLines(t.Context(), lines))
 	assert.Equal(t, 200, v.rows())
-	for _, newestFirst := range []bool{false, true} {
-		assert.ElementsMatch(t, identities(list), identities(query(t, v.archive(), Query{NewestFirst: newestFirst})))
-	}
+	got := identities(query(t, v.archive(), Query{}))
+	slices.Reverse(got)
+	assert.Equal(t, identities(list), got)
 }
 
-func TestNewestFirstPagesThroughMoreThanAPageInOrderAndStopsAtTheLimit(t *testing.T) {
+func TestAQueryPagesThroughTheNewestFirstAndStopsAtItsLimit(t *testing.T) {
 	v := startVictoriaLogs(t)
-	list := mints(0, 2*firstPage+500)
-	for i := range firstPage + 200 { // more of one time than a page holds
+	list := mints(0, 12*pageSize)
+	for i := range 3*pageSize + 7 { // more of one time than a page holds
 		list[i+300].RequestReceivedTimestamp = list[300].RequestReceivedTimestamp
 	}
 	require.NoError(t, v.archive().Insert(t.Context(), list))
 	v.show()
-	got := query(t, v.archive(), Query{NewestFirst: true})
+	got := query(t, v.archive(), Query{})
 	assert.ElementsMatch(t, identities(list), identities(got))
 	assert.True(t, slices.IsSortedFunc(got, func(a, b event.Event) int {
 		return b.RequestReceivedTimestamp.Compare(a.RequestReceivedTimestamp)
 	}))
-	limited := query(t, v.archive(), Query{NewestFirst: true, Limit: 3})
+	limited := query(t, v.archive(), Query{Limit: 3})
 	assert.Equal(t, identities(got[:3]), identities(limited))
 	assert.Len(t, query(t, v.archive(), Query{Limit: 7}), 7)
 }

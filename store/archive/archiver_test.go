@@ -139,8 +139,11 @@ func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
 	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s, Settle: defaultSettle})
 	list := mints(0, 400)
 	require.NoError(t, s.Publish(t.Context(), list[:200]))
-	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.inserted) == 200 }, 30*time.Second, 5*time.Millisecond)
-	v.kill() // with what it took a moment ago in memory
+	require.Eventually(t, func() bool {
+		present, err := v.archive().Present(t.Context(), list[:200])
+		return assert.NoError(t, err) && len(present) == 200
+	}, 30*time.Second, 5*time.Millisecond)
+	v.kill() // what it shows already is in its memory only
 	require.NoError(t, s.Publish(t.Context(), list[200:]))
 	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.errors) >= 2 }, 30*time.Second, 50*time.Millisecond)
 	assert.Zero(t, acknowledged(a))

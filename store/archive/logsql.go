@@ -19,8 +19,6 @@ type Query struct {
 	User       string           // the effective user or the authenticated one
 	AuditID    string
 
-	// NewestFirst sorts by time of reception. Without it the order is whatever the archive finds first.
-	NewestFirst bool
 	// Limit is how many events are wanted at most; 0: all.
 	Limit int
 }
