@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mintlog/mintlog/store/event"
@@ -240,8 +241,19 @@ func firstOfEachWriter(writes []event.Event, limit int) []event.Event {
 	return kept
 }
 
-// surroundingsKey is the key of an account's surroundings. Those of one entry stand under the entry's digest.
-func surroundingsKey(l ledger.Ledger) string {
-	sum := sha256.Sum256([]byte("surroundings of account " + l.Account))
+// entryKey is the key of an entry's evidence: one of a fixed number for each account, more than a ledger has entries, so
+// that operations without end do not fill the bucket. What the key holds of another entry, be it one that an etcd
+// restore took away or brought back, stands under its own audit id and caller: it does not match, and is replaced.
+func entryKey(l ledger.Ledger, e ledger.Entry) string {
+	return key("entry", l.Account, fmt.Sprint(e.Revision%entryKeys))
+}
+
+const entryKeys = 32
+
+// surroundingsKey is the key of an account's surroundings.
+func surroundingsKey(l ledger.Ledger) string { return key("surroundings", l.Account) }
+
+func key(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "/")))
 	return hex.EncodeToString(sum[:])
 }

@@ -163,15 +163,20 @@ func TestEvidenceThatIsNoListOfEventsIsAnErrorThatQuotesNothing(t *testing.T) {
 	assert.Empty(t, kept)
 }
 
-func TestAnAccountAndItsEntriesHaveKeysOfTheirOwn(t *testing.T) {
-	a, b := account("jane"), account("jane")
-	b.Ledger.Account = hexID(0xbcc)
+func TestTheKeysOfAnAccountAreItsOwnAndBounded(t *testing.T) {
 	keys := make(map[string]bool)
-	for _, l := range []ledger.Ledger{a.Ledger, b.Ledger} {
+	for _, id := range []string{hexID(0xacc), hexID(0xbcc)} {
+		l := ledger.Ledger{Account: id}
 		keys[surroundingsKey(l)] = true
-		for _, entry := range l.Entries {
-			keys[l.EntryDigest(entry)] = true
+		for n := range 500 {
+			l = l.Append(ledger.Entry{ID: hexID(n), Operation: ledger.Mint, At: at(n), AuditID: auditID(n), Caller: "c", Stored: "s"})
+			together := make(map[string]bool)
+			for _, entry := range l.Entries {
+				together[entryKey(l, entry)] = true
+				keys[entryKey(l, entry)] = true
+			}
+			require.Len(t, together, len(l.Entries), "entries that stand together share no key")
 		}
 	}
-	assert.Len(t, keys, 6)
+	assert.Len(t, keys, 2*(entryKeys+1))
 }

@@ -336,7 +336,7 @@ func (l *Loop) superseded(ctx context.Context, a Account, e event.Event) (bool, 
 	if i < 0 || e.Stage != event.RequestReceived {
 		return i < 0, nil
 	}
-	kept, _, err := l.keptUnder(ctx, a.Ledger.EntryDigest(a.Ledger.Entries[i]))
+	kept, _, err := l.keptUnder(ctx, entryKey(a.Ledger, a.Ledger.Entries[i]))
 	if err != nil {
 		return false, err
 	}
@@ -354,7 +354,7 @@ func (l *Loop) keepEvidence(ctx context.Context, a Account, fresh []event.Event)
 			continue
 		}
 		group.Go(func() (err error) {
-			kept[i], err = l.keepUnder(ctx, a.Ledger.EntryDigest(entry), fresh, pick)
+			kept[i], err = l.keepUnder(ctx, entryKey(a.Ledger, entry), fresh, pick)
 			return err
 		})
 	}
@@ -377,7 +377,7 @@ func (l *Loop) keepUnder(ctx context.Context, key string, fresh []event.Event, p
 			return nil, err
 		}
 		picked := pick(append(known, fresh...))
-		if revision == 0 && len(picked) == 0 || revision != 0 && slices.Equal(encode(picked), encode(known)) {
+		if len(pick(fresh)) == 0 || slices.Equal(encode(picked), encode(known)) {
 			return picked, nil
 		}
 		_, err = l.stream.Evidence().Put(ctx, key, encode(picked), revision)

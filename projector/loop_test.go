@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 
 // A bench is a namespace of the cluster, an embedded stream, and a Loop between them.
 type bench struct {
-	t         *testing.T
+	t         testing.TB
 	namespace string
 	admin     kubernetes.Interface // who makes and breaks things
 	mint      kubernetes.Interface // the mint server's identity
@@ -75,7 +75,7 @@ type bench struct {
 	stop      func()
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t testing.TB) *bench {
 	cluster, err := startCluster()
 	require.NoError(t, err, "the servers are built by: make tools")
 	b := &bench{t: t, admin: cluster.Kubernetes(sandbox.ClusterAdmin, 0), directory: t.TempDir(), log: &safeBuffer{}}
@@ -307,13 +307,13 @@ func (b *bench) count(name string, labels ...string) float64 {
 	return sum
 }
 
-func newID(t *testing.T) string {
+func newID(t testing.TB) string {
 	id, err := ledger.NewID(randomBytes{})
 	require.NoError(t, err)
 	return id
 }
 
-func newAuditID(t *testing.T) string {
+func newAuditID(t testing.TB) string {
 	id := newID(t)
 	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
@@ -841,23 +841,61 @@ func TestTheLoopStopsAndCarriesOnUnderTraffic(t *testing.T) {
 	assert.Empty(t, a.history().Findings)
 }
 
+func TestAnEntryUnderARevisionThatAnEtcdRestoreUsesAgainFindsNothingOfTheFormer(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	a := b.newAccount("postgres-orders.app")
+	backup := a.secret()
+	b.publish(a.operate("jane"))
+	a.eventually("jane")
+	a.update(b.admin, func(s *corev1.Secret) { s.Annotations, s.Data = backup.Annotations, backup.Data })
+	late := a.operate("olga") // at the revision that jane's mint had
+	b.publish(a.operate("ivan"))
+	a.eventually("ivan")
+	b.publish(late)
+	a.eventually("ivan", "olga")
+}
+
 func TestUnreadableEvidenceIsReplaced(t *testing.T) {
 	b := newBench(t)
 	a := b.newAccount("postgres-orders.app")
 	minted := a.operate("jane")
 	book, err := ledger.Parse(a.secret().Annotations[ledger.Annotation])
 	require.NoError(t, err)
-	_, err = b.stream.Evidence().Put(t.Context(), book.EntryDigest(book.Newest()), []byte("no JSON"), 0)
+	_, err = b.stream.Evidence().Put(t.Context(), entryKey(book, book.Newest()), []byte("no JSON"), 0)
 	require.NoError(t, err)
 	b.start()
 	b.publish(minted)
 	a.eventually("jane")
-	value, _, err := b.stream.Evidence().Get(t.Context(), book.EntryDigest(book.Newest()))
+	value, _, err := b.stream.Evidence().Get(t.Context(), entryKey(book, book.Newest()))
 	require.NoError(t, err)
 	kept, err := decode(value)
 	require.NoError(t, err)
 	assert.Len(t, kept, 1)
 	assert.Equal(t, 1.0, b.count("mintlog_projector_failures_total", "broken_evidence"))
+}
+
+func TestALoopWhoseStreamIsClosedSaysSo(t *testing.T) {
+	b := newBench(t)
+	loop, err := New(Options{Stream: b.stream, Client: b.admin.CoreV1(), Log: b.logger()})
+	require.NoError(t, err)
+	require.NoError(t, b.stream.Close())
+	assert.ErrorIs(t, loop.Run(t.Context()), stream.ErrClosed)
+	b.openStream()
+}
+
+func TestALoopThatCannotReachTheAPIServerStopsAndLosesNothing(t *testing.T) {
+	b := newBench(t)
+	a := b.newAccount("postgres-orders.app")
+	b.start(b.failing(func(r *http.Request) (bool, bool) {
+		<-r.Context().Done() // until the loop gives up
+		return true, false
+	}))
+	b.publish(a.operate("jane"))
+	require.Eventually(t, func() bool { return len(b.loop.events.all()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	b.stopLoop()
+	b.start()
+	a.eventually("jane")
 }
 
 func TestTheMetricsAreWellFormed(t *testing.T) {
@@ -869,4 +907,22 @@ func TestTheMetricsAreWellFormed(t *testing.T) {
 	assert.Empty(t, problems)
 	_, err = New(Options{Registerer: registry})
 	assert.Error(t, err, "registered twice")
+}
+
+// BenchmarkFromAnEventToTheHistory takes an event from its publication to the history on the Secret, one after the other
+// on an account whose history is full.
+func BenchmarkFromAnEventToTheHistory(b *testing.B) {
+	bench := newBench(b)
+	bench.start()
+	a := bench.newAccount("postgres-orders.app")
+	for b.Loop() {
+		b.StopTimer()
+		e := a.operate("jane")
+		written := bench.count("mintlog_projector_patches_total")
+		b.StartTimer()
+		bench.publish(e)
+		for bench.count("mintlog_projector_patches_total") == written {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
 }
