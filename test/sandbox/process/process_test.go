@@ -49,6 +49,11 @@ func TestAChildDiesWithItsKilledParent(t *testing.T) {
 	child, err := strconv.Atoi(strings.TrimSpace(string(line[:n])))
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(child, 0))
+	t.Cleanup(func() {
+		if !ended(child) {
+			_ = syscall.Kill(child, syscall.SIGKILL)
+		}
+	})
 	require.NoError(t, parent.Process.Kill())
 	require.Error(t, parent.Wait())
 	require.Eventually(t, func() bool { return ended(child) }, 5*time.Second, 10*time.Millisecond)
