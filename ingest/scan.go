@@ -45,6 +45,9 @@ func (s *Scanner) Offset() int64 { return s.offset }
 // Pending is how many bytes have been read beyond Offset.
 func (s *Scanner) Pending() int64 { return s.skipped + int64(s.end-s.start) }
 
+// Partial is what has been read of the line at Offset, as far as it is kept; valid until the next Read.
+func (s *Scanner) Partial() []byte { return s.buffer[s.start:s.end] }
+
 // Lines is how many lines have been read to their end.
 func (s *Scanner) Lines() int64 { return s.lines }
 
@@ -90,10 +93,11 @@ func (s *Scanner) Finish(found func(line []byte, offset int64)) {
 // consume takes the whole lines up to end, a place in the buffer.
 func (s *Scanner) consume(end int, found func(line []byte, offset int64)) {
 	s.consumed = s.buffer[s.start:end]
-	first := bytes.IndexByte(s.consumed, '\n')
-	if length := s.skipped + int64(first); length > int64(s.MaxLine) {
-		s.tellOversized(s.offset, length+1)
-		s.start, s.skipped, s.offset = s.start+first+1, 0, s.offset+length+1
+	if s.skipped > 0 {
+		rest := bytes.IndexByte(s.consumed, '\n') + 1
+		length := s.skipped + int64(rest)
+		s.tellOversized(s.offset, length)
+		s.start, s.skipped, s.offset = s.start+rest, 0, s.offset+length
 		s.lines++
 	}
 	block, offset := s.buffer[s.start:end], s.offset

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -50,16 +49,6 @@ func (t *trail) follow(consumed []byte, offset int64) {
 // place is where the trail ends, in the file with the given id.
 func (t *trail) place(id fileID) *place {
 	return &place{ID: id, Offset: t.offset, Head: digestOf(t.head), Tail: digestOf(t.tail)}
-}
-
-// standsIn reports whether the file still has before the trail's offset what was read there.
-func (t *trail) standsIn(file io.ReaderAt) (bool, error) {
-	now := make([]byte, len(t.tail))
-	_, err := file.ReadAt(now, t.offset-int64(len(t.tail)))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, err
-	}
-	return bytes.Equal(now, t.tail), nil
 }
 
 // meet reads source, a file from its first byte, up to the place's offset, and reports whether it is the file in which

@@ -1,12 +1,14 @@
 package file
 
 import (
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/mintlog/mintlog/ingest"
 )
@@ -105,7 +107,20 @@ func (s *segment) intact() (bool, error) {
 	if info.Size() < s.scanner.Offset()+s.scanner.Pending() {
 		return false, nil
 	}
-	return s.trail.standsIn(s.file)
+	if s.scanner.Pending() > int64(len(s.scanner.Partial())) {
+		return s.stands(s.trail.tail, s.trail.offset)
+	}
+	return s.stands(slices.Concat(s.trail.tail, s.scanner.Partial()), s.scanner.Offset()+s.scanner.Pending())
+}
+
+// stands reports whether the file has these bytes before end.
+func (s *segment) stands(bytesBefore []byte, end int64) (bool, error) {
+	now := make([]byte, len(bytesBefore))
+	_, err := s.file.ReadAt(now, end-int64(len(now)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return bytes.Equal(now, bytesBefore), nil
 }
 
 // takeLines is how many lines were read since the last call.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,21 @@ func TestNothingIsLostWhenTheLogRotatesAtFullRate(t *testing.T) {
 	}
 	b.arrive(all...)
 	require.Zero(t, b.gaps())
+}
+
+func TestWhatIsWrittenBetweenTheEndAndTheRotationIsRead(t *testing.T) {
+	b := newBench(t)
+	b.append(mintLine("a"))
+	f := b.step()
+	require.ErrorIs(t, f.current.read(f.found), io.EOF)
+	b.append(mintLine("b"))
+	b.rotate()
+	progressed, err := f.atEnd(context.Background()) // sees the rotation
+	require.NoError(t, err)
+	require.True(t, progressed)
+	b.stepOn(f)
+	require.Equal(t, []string{"a", "b"}, b.recorder.ids())
+	f.close()
 }
 
 func TestReadingNeverStartsInMidLine(t *testing.T) {
@@ -198,6 +214,22 @@ func TestWhatATruncationTookUnreadIsAGap(t *testing.T) {
 	b.arrive("a", "c")
 	require.Equal(t, 1.0, b.gaps())
 	require.Equal(t, 200.0, b.dropped(truncated))
+}
+
+func TestAPartialLineThatWasReplacedIsNotJoinedWithWhatCameInstead(t *testing.T) {
+	for _, cut := range []int{150, 200, 250, 400} { // what was read of the line had 200 bytes
+		b := newBench(t)
+		b.append(mintLine("a"), mintLine("b")[:200])
+		f := b.step()
+		require.Equal(t, int64(200), f.current.scanner.Pending())
+		require.NoError(t, os.WriteFile(b.path, []byte(mintLine("a")+mintLine("c")[:cut]), 0o600))
+		b.stepOn(f)
+		b.append(mintLine("c")[cut:], mintLine("d"))
+		b.stepOn(f)
+		require.Equal(t, []string{"a", "a", "c", "d"}, b.recorder.ids(), "cut at %d", cut)
+		require.Equal(t, 200.0, testutil.ToFloat64(f.tailer.metrics.droppedBytes.WithLabelValues("audit.log", truncated)))
+		f.close()
+	}
 }
 
 func TestAnotherFileOnTheSameInodeIsReadFromItsBeginning(t *testing.T) {

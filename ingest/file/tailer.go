@@ -107,9 +107,8 @@ func (o *Options) setDefaults() {
 	if o.RetryFirst <= 0 {
 		o.RetryFirst = defaultRetryFirst
 	}
-	o.RetryLast = max(o.RetryLast, o.RetryFirst)
-	if o.RetryLast == o.RetryFirst {
-		o.RetryLast = defaultRetryLast
+	if o.RetryLast <= 0 {
+		o.RetryLast = max(defaultRetryLast, o.RetryFirst)
 	}
 }
 

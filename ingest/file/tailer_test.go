@@ -131,6 +131,27 @@ func (b *bench) restart() {
 	b.start()
 }
 
+// step reads the log to its end without a Tailer that runs, so that a test decides what happens in between.
+func (b *bench) step() *follower {
+	b.t.Helper()
+	tailer, err := New(b.options)
+	require.NoError(b.t, err)
+	b.stepOn(tailer.followers[0])
+	return tailer.followers[0]
+}
+
+// stepOn does so again, as after a wait.
+func (b *bench) stepOn(f *follower) {
+	b.t.Helper()
+	f.idle = f.current != nil
+	for progressed := true; progressed; {
+		var err error
+		progressed, err = f.step(context.Background())
+		require.NoError(b.t, err)
+		f.measure()
+	}
+}
+
 func (b *bench) append(lines ...string) { appendTo(b.t, b.path, lines...) }
 
 func appendTo(t *testing.T, path string, lines ...string) {
