@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -102,7 +103,7 @@ With an embedded stream (--state), mintlog all must be stopped meanwhile.`,
 				return err
 			}
 			closers := []func() error{}
-			s, err := where.open(c.Context(), runtime{log: log, closers: &closers})
+			s, err := where.open(c.Context(), runtime{log: log, registry: prometheus.NewRegistry(), closers: &closers})
 			if err != nil {
 				return err
 			}

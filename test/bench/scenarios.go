@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+const (
+	mintRounds   = 300
+	mintsASecond = 20
+	attributions = 400
+	accounts     = 1000
+	listRounds   = 30
+	listTenant   = "tenant-acme-list"
+)
+
+type bencher struct {
+	sandbox *sandbox.Sandbox
+	client  *http.Client // jane's
+	host    string
+	admin   kubernetes.Interface
+	figures []figure
+}
+
+// prepare lays one application for mints, one for attributions, and one of a thousand accounts in a tenant of its own.
+func (b *bencher) prepare(ctx context.Context) error {
+	if _, err := b.sandbox.RunAll(ctx); err != nil {
+		return err
+	}
+	config := b.sandbox.RESTConfig(sandbox.Jane, 0)
+	b.host, b.admin = config.Host, b.sandbox.Kubernetes(sandbox.ClusterAdmin, 0)
+	var err error
+	if b.client, err = rest.HTTPClientFor(config); err != nil {
+		return err
+	}
+	if err := b.sandbox.LayDefinition(ctx); err != nil {
+		return err
+	}
+	if err := b.sandbox.AwaitFirstSight(ctx, "Postgres"); err != nil {
+		return err
+	}
+	if err := b.sandbox.AddTenant(ctx, listTenant); err != nil {
+		return err
+	}
+	if _, err := b.sandbox.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", "bench", users(40)); err != nil {
+		return err
+	}
+	if _, err := b.sandbox.InstallRelease(ctx, listTenant, "Postgres", "bench", users(accounts)); err != nil {
+		return err
+	}
+	if err := b.seeded(ctx, sandbox.TenantAcme, 40); err != nil {
+		return err
+	}
+	return b.seeded(ctx, listTenant, accounts)
+}
+
+func users(count int) map[string]any {
+	all := map[string]any{}
+	for n := range count {
+		all[fmt.Sprintf("u%d", n)] = map[string]any{}
+	}
+	return map[string]any{"users": all}
+}
+
+// seeded waits until an application's accounts are there and tells how far it is.
+func (b *bencher) seeded(ctx context.Context, namespace string, count int) error {
+	deadline := time.Now().Add(3 * time.Minute)
+	for {
+		secrets, err := b.admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+		if err != nil {
+			return err
+		}
+		if len(secrets.Items) >= count {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d of %d accounts are seeded in %s", len(secrets.Items), count, namespace)
+		}
+		fmt.Fprintf(os.Stderr, "%d of %d accounts are seeded in %s\n", len(secrets.Items), count, namespace)
+		time.Sleep(2 * time.Second)
+	}
+}
+
+func (b *bencher) url(namespace, path string) string {
+	return b.host + "/apis/credentials.cozystack.io/v1alpha1/namespaces/" + namespace + "/credentials" + path
+}
+
+// mintOnce returns the id of the new entry.
+func (b *bencher) mintOnce(ctx context.Context, credential string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url(sandbox.TenantAcme, "/"+credential+"/mint"), strings.NewReader("{}"))
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := b.client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	var body v1alpha1.CredentialMint
+	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusCreated {
+		return "", fmt.Errorf("a mint was answered %s", response.Status)
+	}
+	return body.Status.ID, nil
+}
+
+// mint compares a mint with the two calls that it cannot do without: a proof of identity, and one write of a Secret.
+func (b *bencher) mint(ctx context.Context) ([]figure, error) {
+	admin := b.admin.CoreV1()
+	secret, err := admin.Secrets(sandbox.TenantAcme).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bench-plain"}, Data: map[string][]byte{"password": make([]byte, 133)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var minted, token, update []time.Duration
+	timed := func(into *[]time.Duration, f func() error) error {
+		start := time.Now()
+		err := f()
+		*into = append(*into, time.Since(start))
+		return err
+	}
+	for n := range mintRounds {
+		err := errors.Join(
+			timed(&minted, func() error {
+				_, err := b.mintOnce(ctx, fmt.Sprintf("postgres-bench.u%d", n%40))
+				return err
+			}),
+			timed(&token, func() error {
+				_, err := admin.ServiceAccounts(sandbox.TenantAcme).CreateToken(ctx, sandbox.TenantAcme, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+				return err
+			}),
+			timed(&update, func() error {
+				secret.Data["password"][0] = byte(n)
+				var err error
+				secret, err = admin.Secrets(sandbox.TenantAcme).Update(ctx, secret, metav1.UpdateOptions{})
+				return err
+			}),
+		)
+		if err != nil {
+			return nil, err
+		}
+	}
+	beside := percentile(token, 50) + percentile(update, 50)
+	return []figure{{
+		what:     fmt.Sprintf("mint of a SCRAM account through kube-apiserver, p50 of %d; beside TokenRequest plus Secret update", mintRounds),
+		measured: ms(percentile(minted, 50)), beside: fmt.Sprintf("%s + %s", ms(percentile(token, 50)), ms(percentile(update, 50))),
+		ratio: fmt.Sprintf("%.2f", float64(percentile(minted, 50))/float64(beside)), goal: "≤ 1.50",
+	}}, nil
+}
+
+// attribution measures from the mint's answer until the view, read through kube-apiserver, names who asked.
+func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
+	var mutex sync.Mutex
+	var took []time.Duration
+	var failures error
+	var waiting sync.WaitGroup
+	ticker := time.NewTicker(time.Second / mintsASecond)
+	defer ticker.Stop()
+	for n := range attributions {
+		<-ticker.C
+		waiting.Go(func() {
+			duration, err := b.attributed(ctx, fmt.Sprintf("postgres-bench.u%d", n%40))
+			mutex.Lock()
+			defer mutex.Unlock()
+			took, failures = append(took, duration), errors.Join(failures, err)
+		})
+	}
+	waiting.Wait()
+	if failures != nil {
+		return nil, failures
+	}
+	what := fmt.Sprintf("from the mint's answer to the name in the view, %d mints at %d/s", attributions, mintsASecond)
+	return []figure{
+		{what: what + ", p50", measured: ms(percentile(took, 50)), beside: "-", ratio: "-", goal: "≤ 100 ms"},
+		{what: what + ", p99", measured: ms(percentile(took, 99)), beside: "-", ratio: "-", goal: "≤ 500 ms"},
+	}, nil
+}
+
+func (b *bencher) attributed(ctx context.Context, credential string) (time.Duration, error) {
+	id, err := b.mintOnce(ctx, credential)
+	if err != nil {
+		return 0, err
+	}
+	answered := time.Now()
+	for time.Since(answered) < 30*time.Second {
+		var c v1alpha1.Credential
+		body, err := b.get(ctx, b.url(sandbox.TenantAcme, "/"+credential))
+		if err == nil {
+			err = json.Unmarshal(body, &c)
+		}
+		if err != nil {
+			return 0, err
+		}
+		for _, o := range c.Status.History {
+			if o.ID == id && o.By != "" {
+				return time.Since(answered), nil
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return 0, fmt.Errorf("a mint of %s was not attributed within 30 s", credential)
+}
+
+// list compares the view of a thousand accounts with their Secrets as kube-apiserver serves them.
+func (b *bencher) list(ctx context.Context) ([]figure, error) {
+	adminConfig := b.sandbox.RESTConfig(sandbox.ClusterAdmin, 0)
+	admin, err := rest.HTTPClientFor(adminConfig)
+	if err != nil {
+		return nil, err
+	}
+	b = &bencher{client: admin, host: b.host}
+	secrets := b.host + "/api/v1/namespaces/" + listTenant + "/secrets?labelSelector=credentials.cozystack.io/account%3Dtrue"
+	var credentials, raw []time.Duration
+	var sizes [2]int
+	for range listRounds {
+		for i, url := range []string{b.url(listTenant, ""), secrets} {
+			start := time.Now()
+			body, err := b.get(ctx, url)
+			if err != nil {
+				return nil, err
+			}
+			into := [2]*[]time.Duration{&credentials, &raw}[i]
+			*into, sizes[i] = append(*into, time.Since(start)), len(body)
+		}
+	}
+	return []figure{{
+		what: fmt.Sprintf("list of %d credentials, p50 of %d (%d KiB); beside get --raw of the same Secrets (%d KiB)",
+			accounts, listRounds, sizes[0]>>10, sizes[1]>>10),
+		measured: ms(percentile(credentials, 50)), beside: ms(percentile(raw, 50)),
+		ratio: fmt.Sprintf("%.2f", float64(percentile(credentials, 50))/float64(percentile(raw, 50))), goal: "≤ 1.00",
+	}}, nil
+}
+
+func (b *bencher) get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := b.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s was answered %s", url, response.Status)
+	}
+	return body, err
+}
+
+func percentile(durations []time.Duration, percent int) time.Duration {
+	sorted := slices.Sorted(slices.Values(durations))
+	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

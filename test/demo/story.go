@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/test/postgres"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+// A story is a demo under way.
+type story struct {
+	out      io.Writer
+	sandbox  *sandbox.Sandbox
+	postgres *postgres.Postgres // nil where there is none
+	operator *operator
+	login    func(ctx context.Context, role, password string) error
+	password string // the one that jane's shell holds
+	took     []timed
+}
+
+type timed struct {
+	title string
+	time.Duration
+}
+
+func (s *story) close() error {
+	var err error
+	if s.operator != nil {
+		s.operator.stop()
+	}
+	if s.postgres != nil {
+		err = s.postgres.Stop()
+	}
+	if s.sandbox != nil {
+		err = errors.Join(err, s.sandbox.Stop())
+	}
+	return err
+}
+
+// step tells one step under its heading and keeps its time.
+func (s *story) step(ctx context.Context, title string, tell func(context.Context) error) error {
+	fmt.Fprintf(s.out, "\n── %d. %s\n\n", len(s.took)+1, title)
+	start := time.Now()
+	err := tell(ctx)
+	s.took = append(s.took, timed{title, time.Since(start)})
+	return err
+}
+
+func (s *story) times() {
+	fmt.Fprint(s.out, "\n── How long each step took\n\n")
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for i, t := range s.took {
+		fmt.Fprintf(w, "%d.\t%.2f s\t %s\n", i+1, t.Seconds(), t.title)
+	}
+	_ = w.Flush()
+}
+
+func (s *story) note(format string, arguments ...any) {
+	fmt.Fprintf(s.out, "   %s\n", fmt.Sprintf(format, arguments...))
+}
+
+// type_ shows what a person types.
+func (s *story) type_(person, command string) { fmt.Fprintf(s.out, "%s$ %s\n", person, command) }
+
+// show runs kubectl as a person, with what she types and what she sees.
+func (s *story) show(ctx context.Context, person string, arguments ...string) error {
+	s.type_(person, "kubectl "+strings.Join(arguments, " "))
+	command := s.kubectl(ctx, person, arguments...)
+	command.Stdout, command.Stderr = s.out, s.out
+	err := command.Run()
+	fmt.Fprintln(s.out)
+	return err
+}
+
+// capture runs kubectl with its standard output in a variable of the person's shell.
+func (s *story) capture(ctx context.Context, person, variable string, arguments ...string) (string, error) {
+	s.type_(person, fmt.Sprintf("%s=$(kubectl %s)", variable, strings.Join(arguments, " ")))
+	command := s.kubectl(ctx, person, arguments...)
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, s.out
+	err := command.Run()
+	fmt.Fprintln(s.out)
+	return strings.TrimSpace(out.String()), err
+}
+
+// quiet runs kubectl and returns what it prints.
+func (s *story) quiet(ctx context.Context, person string, arguments ...string) (string, error) {
+	out, err := s.kubectl(ctx, person, arguments...).Output()
+	return string(out), err
+}
+
+func (s *story) kubectl(ctx context.Context, person string, arguments ...string) *exec.Cmd {
+	bin := filepath.Join(s.sandbox.Root(), "bin")
+	command := exec.CommandContext(ctx, filepath.Join(bin, "kubectl"), arguments...)
+	command.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBE") }),
+		"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+s.sandbox.Kubeconfig(person, 0))
+	return command
+}
+
+// until repeats what should hold, for at most 30 s, and then does what follows.
+func (s *story) until(ctx context.Context, holds func() error, then func() error) error {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := holds()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if then == nil {
+		return nil
+	}
+	return then()
+}
+
+// awaitBy waits until the view says who asked for the newest operation.
+func (s *story) awaitBy(ctx context.Context, name string) error {
+	return s.until(ctx, func() error {
+		out, err := s.quiet(ctx, sandbox.Jane, "get", "credential", credential, "-n", sandbox.TenantAcme)
+		if err == nil && !strings.Contains(out, name) {
+			err = fmt.Errorf("the view does not say %q", name)
+		}
+		return err
+	}, nil)
+}
+
+// storedForm is what the account Secret holds, as only the platform sees it.
+func (s *story) storedForm(ctx context.Context) (string, error) {
+	secret, err := s.sandbox.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(sandbox.TenantAcme).
+		Get(ctx, credential+".account", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return string(secret.Data["password"]), nil
+}
+
+// requests prints who asked for what, oldest first.
+func (s *story) requests(events []event.Event) {
+	slices.SortFunc(events, func(a, b event.Event) int { return a.RequestReceivedTimestamp.Compare(b.RequestReceivedTimestamp) })
+	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "TIME\tUSER\tON BEHALF OF\tOPERATION\tCREDENTIAL\tANSWER")
+	for _, e := range events {
+		operation, _ := e.Operation()
+		namespace, name := e.Account()
+		behalf := "-"
+		if e.ImpersonatedUser != nil {
+			behalf = e.ImpersonatedUser.Username
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s/%s\t%d\n", e.RequestReceivedTimestamp.Format("15:04:05.000"), e.User.Username, behalf, operation, namespace, name, e.ResponseStatus.Code)
+	}
+	_ = w.Flush()
+}

@@ -1,0 +1,395 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/store/archive"
+	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/history"
+	"github.com/mintlog/mintlog/store/ledger"
+	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
+)
+
+func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(t *testing.T) {
+	credential := shared.application(t, "away", "app") + ".app"
+	shared.mint(t, sandbox.Jane, 0, credential) // connections and authorization are warm
+	id := newAuditID()
+	pid := shared.mintlog.PID()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	resume := sync.OnceFunc(func() { assert.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) })
+	defer resume()
+	gone, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := shared.do(gone, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	time.Sleep(200 * time.Millisecond) // kube-apiserver writes its event
+	resume()
+
+	within(t, 20*time.Second, func() error {
+		if shared.ledger(t, credential).HasAuditID(id) {
+			return nil
+		}
+		return errors.New("the commit has not come")
+	})
+	c := shared.awaitCredential(t, credential, by("jane", ""))
+	assert.Equal(t, "Unknown", c.Status.History[0].Response)
+
+	// And whenever she goes, what stands in the ledger bears her name.
+	ids := map[string]bool{}
+	for range 30 {
+		id := newAuditID()
+		ids[id] = true
+		soon, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(20_000))*time.Microsecond)
+		_, _ = shared.do(soon, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
+		cancel()
+	}
+	time.Sleep(time.Second)
+	c = shared.awaitCredential(t, credential, allAttributed)
+	book := shared.ledger(t, credential)
+	for i, o := range c.Status.History {
+		if o.Operation == string(ledger.Mint) {
+			assert.Equal(t, "jane", o.By)
+			assert.Equal(t, book.Entries[i].ID, o.ID)
+		}
+	}
+	assert.Empty(t, c.Status.Findings)
+}
+
+// A split house runs every part as a process of its own, around a NATS server.
+type splitHouse struct {
+	*house
+	nats  string
+	parts map[string]*process.Process
+}
+
+func openSplit(t *testing.T) *splitHouse {
+	t.Helper()
+	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir()})
+	require.NoError(t, err)
+	h := &splitHouse{house: &house{Sandbox: s}, parts: map[string]*process.Process{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			h.keepLogs()
+		}
+		assert.NoError(t, s.Stop())
+	})
+	h.nats, err = s.StartNATS(t.Context())
+	require.NoError(t, err)
+	certificate, key := s.MintCertificate()
+	host, port, err := net.SplitHostPort(s.MintAddress())
+	require.NoError(t, err)
+	account := func(name string, apiserver int) string {
+		file, err := s.ServiceAccountKubeconfig(t.Context(), name, apiserver)
+		require.NoError(t, err)
+		return "--kubeconfig=" + file
+	}
+	nats, victoriaLogs := "--nats="+h.nats, "--victorialogs="+s.VictoriaLogsURL()
+	h.start(t, "mint", account("mint", 0), "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key)
+	h.start(t, "accounts", account("accounts", 1))
+	h.start(t, "project", account("projector", 1), nats)
+	h.start(t, "archive", nats, victoriaLogs)
+	logs := []string{nats, "--state=" + s.StateDirectory()}
+	for _, log := range s.AuditLogs() {
+		logs = append(logs, "--audit-log="+log)
+	}
+	h.start(t, "ingest", logs...)
+
+	require.NoError(t, h.LayDefinition(t.Context()))
+	require.NoError(t, h.LayAPI(t.Context()))
+	require.NoError(t, h.AwaitFirstSight(t.Context(), "Postgres"))
+	return h
+}
+
+func (h *splitHouse) start(t *testing.T, part string, arguments ...string) {
+	t.Helper()
+	p, err := h.Run(t.Context(), part, h.Binary(), append([]string{part, "--metrics-address="}, arguments...)...)
+	require.NoError(t, err)
+	h.parts[part] = p
+}
+
+// traffic mints and revokes as different people, with audit ids of its own choice, so that whose operation an entry of
+// the ledger is can be told without the audit log.
+type traffic struct {
+	who  sync.Map // audit id → [2]string{by, impersonatedBy}
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+func (h *house) startTraffic(t *testing.T, credentials []string) *traffic {
+	run := &traffic{stop: make(chan struct{})}
+	for client := range 4 {
+		run.done.Go(func() {
+			for n := client; ; n++ {
+				select {
+				case <-run.stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				c := call{person: sandbox.Jane, apiserver: n % 2, path: credentials[n%len(credentials)] + "/mint"}
+				name := [2]string{"jane", ""}
+				switch n % 5 {
+				case 1:
+					c.person, name = sandbox.TenantRoot, [2]string{"root", ""}
+				case 2:
+					c.person, c.as, c.asGroups = sandbox.TenantRoot, "jane", []string{"tenant-acme-admin"}
+					name = [2]string{"jane", "root"}
+				case 3:
+					c.path = strings.Replace(c.path, "/mint", "/revoke", 1)
+				}
+				id := newAuditID()
+				c.header = auditID(id)
+				run.who.Store(id, name)
+				_, _ = h.do(t.Context(), c) // whether it was answered does not matter: the ledger says what was done
+			}
+		})
+	}
+	return run
+}
+
+func (run *traffic) end() {
+	close(run.stop)
+	run.done.Wait()
+}
+
+// exact wants the history of a credential to be the ledger's newest ten, each with its right name.
+func (run *traffic) exact(c *v1alpha1.Credential, book ledger.Ledger) error {
+	want := min(len(book.Entries), history.MaxEntries)
+	if len(c.Status.History) != want {
+		return fmt.Errorf("%d operations, not %d", len(c.Status.History), want)
+	}
+	for i, o := range c.Status.History {
+		entry := book.Entries[i]
+		if o.ID != entry.ID || o.Revision != entry.Revision || o.Operation != string(entry.Operation) {
+			return fmt.Errorf("operation %d is not the ledger's", i)
+		}
+		if entry.Operation.ByPlatform() {
+			continue
+		}
+		name, _ := run.who.Load(entry.AuditID)
+		if got := [2]string{o.By, o.ImpersonatedBy}; got != name {
+			return fmt.Errorf("revision %d is by %v (%s), not by %v", o.Revision, got, o.Attribution, name)
+		}
+	}
+	if len(c.Status.Findings) > 0 {
+		return fmt.Errorf("findings: %v", c.Status.Findings)
+	}
+	return nil
+}
+
+func TestAfterKillsUnderTrafficEveryHistoryIsExactAndTheArchiveAloneRebuildsIt(t *testing.T) {
+	h := openSplit(t)
+	release := h.application(t, "storm", "a", "b", "c", "d")
+	credentials := []string{release + ".a", release + ".b", release + ".c", release + ".d"}
+	run := h.startTraffic(t, credentials)
+	for _, part := range []string{"project", "ingest", "mint", "archive", "ingest", "project", "mint"} {
+		time.Sleep(1500 * time.Millisecond)
+		h.parts[part].Kill()
+		time.Sleep(300 * time.Millisecond)
+		require.NoError(t, h.parts[part].Restart(t.Context()))
+	}
+	time.Sleep(1500 * time.Millisecond)
+	run.end()
+
+	for _, credential := range credentials {
+		h.awaitWithin(t, 2*time.Minute, credential, func(c *v1alpha1.Credential) error { return run.exact(c, h.ledger(t, credential)) })
+		book := h.ledger(t, credential)
+		require.Len(t, book.Entries, ledger.MaxEntries, "there was too little traffic to say anything")
+	}
+
+	// Every event that is in the ledgers is in the archive, once.
+	for _, credential := range credentials {
+		book := h.ledger(t, credential)
+		h.awaitArchive(t, archive.Query{Namespace: acme, Credential: credential}, func(events []event.Event) error {
+			requests, commits := map[string]bool{}, map[string]bool{}
+			for _, e := range events {
+				switch _, is := e.Operation(); {
+				case is && e.Stage != event.RequestReceived && e.Outcome() != event.Refused:
+					requests[e.AuditID] = true
+				case e.IsWrite() && e.Outcome() == event.Succeeded:
+					commits[e.AuditID] = true
+				}
+			}
+			for _, entry := range book.Entries {
+				if !entry.Operation.ByPlatform() && (!requests[entry.AuditID] || !commits[entry.AuditID]) {
+					return fmt.Errorf("revision %d is not in the archive", entry.Revision)
+				}
+			}
+			return nil
+		})
+	}
+	h.rebuildFromArchive(t, credentials)
+}
+
+// rebuildFromArchive takes the stream, the evidence, ingest's checkpoint and every history away, and wants the archive
+// alone to bring the histories back as they were, to the byte.
+func (h *splitHouse) rebuildFromArchive(t *testing.T, credentials []string) {
+	t.Helper()
+	before := map[string]string{}
+	for _, credential := range credentials {
+		before[credential] = h.secret(t, credential).Annotations[history.Annotation]
+		require.NotEmpty(t, before[credential])
+	}
+	for _, part := range []string{"ingest", "project", "archive"} {
+		require.NoError(t, h.parts[part].Stop())
+	}
+	for _, credential := range credentials {
+		patchSecret(t, h.house, credential, map[string]any{"metadata": map[string]any{"annotations": map[string]any{history.Annotation: nil}}})
+	}
+	state := filepath.Join(t.TempDir(), "rebuilt")
+	replay, err := h.Run(t.Context(), "replay", h.Binary(), "replay", "--state="+state, "--victorialogs="+h.VictoriaLogsURL(), "--since=1h")
+	require.NoError(t, err)
+	<-replay.Exited()
+	require.NoError(t, replay.Result())
+
+	arguments := h.AllArguments()
+	for i, argument := range arguments {
+		if strings.HasPrefix(argument, "--state=") {
+			arguments[i] = "--state=" + state
+		}
+		if strings.HasPrefix(argument, "--audit-log=") {
+			arguments[i] = "--audit-log=" + filepath.Join(state, "no-such.log")
+		}
+	}
+	require.NoError(t, h.parts["mint"].Stop())
+	_, err = h.Run(t.Context(), "all", h.Binary(), dedupe(arguments)...)
+	require.NoError(t, err)
+	for _, credential := range credentials {
+		within(t, time.Minute, func() error {
+			if got := h.secret(t, credential).Annotations[history.Annotation]; got != before[credential] {
+				return fmt.Errorf("the history of %s is not what it was", credential)
+			}
+			return nil
+		})
+	}
+}
+
+func dedupe(arguments []string) []string {
+	var once []string
+	seen := map[string]bool{}
+	for _, a := range arguments {
+		if !seen[a] {
+			seen[a] = true
+			once = append(once, a)
+		}
+	}
+	return once
+}
+
+func patchSecret(t *testing.T, h *house, credential string, patch any) *corev1.Secret {
+	t.Helper()
+	body, err := json.Marshal(patch)
+	require.NoError(t, err)
+	secret, err := h.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Patch(ctx(t), credential+".account", types.MergePatchType, body, metav1.PatchOptions{})
+	require.NoError(t, err)
+	return secret
+}
+
+func TestASecondStartOfAllCarriesOnWhereTheFirstWas(t *testing.T) {
+	credential := shared.application(t, "again", "app") + ".app"
+	run := shared.startTraffic(t, []string{credential})
+	time.Sleep(time.Second)
+	require.NoError(t, shared.mintlog.Stop(), "SIGTERM drains")
+	time.Sleep(500 * time.Millisecond) // requests go on, and find nobody
+	require.NoError(t, shared.mintlog.Restart(t.Context()))
+	time.Sleep(2 * time.Second)
+	shared.mintlog.Kill()
+	require.NoError(t, shared.mintlog.Restart(t.Context()))
+	time.Sleep(2 * time.Second)
+	run.end()
+	shared.awaitWithin(t, time.Minute, credential, func(c *v1alpha1.Credential) error { return run.exact(c, shared.ledger(t, credential)) })
+}
+
+// requestResponse records bodies wherever kube-apiserver has them.
+const requestResponse = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+  - level: RequestResponse
+`
+
+func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
+	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir(), AuditPolicy: requestResponse, Verbosity: 8})
+	require.NoError(t, err)
+	h := &house{Sandbox: s}
+	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
+	h.mintlog, err = s.RunAll(t.Context(), "--log-level=debug", "--kubernetes-verbosity=7")
+	require.NoError(t, err)
+	require.NoError(t, h.LayDefinition(t.Context()))
+	require.NoError(t, h.AwaitFirstSight(t.Context(), "Postgres"))
+	credential := h.application(t, "secret", "app") + ".app"
+
+	var passwords []string
+	for n := range 6 {
+		c := call{person: sandbox.Jane, apiserver: n % 2, path: credential + "/mint"}
+		if n%3 == 2 {
+			c.person, c.as, c.asGroups = sandbox.TenantRoot, "jane", []string{"tenant-acme-admin"}
+		}
+		passwords = append(passwords, h.minted(t, c).Password)
+	}
+	h.refused(t, http.StatusConflict, call{person: sandbox.Jane, path: credential + "/mint",
+		body: `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 1}}}`})
+	h.awaitCredential(t, credential, allAttributed)
+	h.awaitArchive(t, archive.Query{Namespace: acme, Credential: credential}, func(events []event.Event) error {
+		if len(events) < 12 {
+			return fmt.Errorf("%d events are in the archive", len(events))
+		}
+		return nil
+	})
+	assert.Greater(t, searched(t, s.Directory(), "requestReceivedTimestamp"), 0, "the search finds what is there")
+	for _, password := range passwords {
+		assert.Zero(t, searched(t, s.Directory(), password))
+		assert.Zero(t, archived(t, h, password))
+		metrics, err := http.Get("http://" + s.MetricsAddress() + "/metrics")
+		require.NoError(t, err)
+		assert.Zero(t, occurrences(t, metrics, password))
+	}
+}
+
+// searched is in how many files below directory a text occurs. Its failures do not print the text.
+func searched(t *testing.T, directory, text string) int {
+	t.Helper()
+	files := 0
+	require.NoError(t, filepath.WalkDir(directory, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil // files come and go while servers run
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(content), text) {
+			files++
+			if text != "requestReceivedTimestamp" {
+				t.Errorf("a password is in %s", path)
+			}
+		}
+		return nil
+	}))
+	return files
+}
+
+// archived is how often a text occurs in all that VictoriaLogs returns, whose files are compressed.
+func archived(t *testing.T, h *house, text string) int {
+	t.Helper()
+	response, err := http.PostForm(h.VictoriaLogsURL()+"/select/logsql/query", map[string][]string{"query": {"_time:1d"}})
+	require.NoError(t, err)
+	return occurrences(t, response, text)
+}
