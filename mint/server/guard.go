@@ -18,12 +18,15 @@ import (
 	"github.com/mintlog/mintlog/mint/request"
 )
 
-// Limits of a request, in bytes. kube-apiserver drops an audit event that grows too large, and the URI and the user
-// name stand in it, escaped.
+// Limits of a request, in bytes. With --audit-log-truncate-enabled, kube-apiserver drops an audit event that grows too
+// large, and the URI, the user name and the addresses stand in it, escaped. What kube-apiserver takes off a request
+// before it calls (parameters of the query that do not parse, headers named in Connection) stands in the event as well
+// and cannot be seen here: where events are truncated, such a request can be done without one.
 const (
-	maxURI      = 8 << 10
-	maxUsername = 1024
-	maxBody     = 64 << 10
+	maxURI       = 8 << 10
+	maxUsername  = 1024
+	maxForwarded = 1 << 10
+	maxBody      = 64 << 10
 )
 
 // remoteUserHeader is where kube-apiserver, as the front proxy, names the user on whose behalf it calls.
@@ -85,7 +88,7 @@ func check(r *http.Request) *refusal {
 	if !isRead(r) {
 		// Expect goes first: its body must stay unread.
 		checks = append([]func(*http.Request) *refusal{checkExpect}, checks...)
-		checks = append(checks, checkConnection, checkAuditID)
+		checks = append(checks, checkConnection, checkForwarded, checkAuditID)
 	}
 	if r.Method == http.MethodPost {
 		checks = append(checks, checkBody, checkAccept, forceStrictFields)
@@ -175,6 +178,15 @@ func checkConnection(r *http.Request) *refusal {
 	return nil
 }
 
+// checkForwarded refuses a list of addresses that may push the audit event over its limit.
+func checkForwarded(r *http.Request) *refusal {
+	if n := len(strings.Join(r.Header.Values("X-Forwarded-For"), ",")); n > maxForwarded {
+		return &refusal{http.StatusBadRequest, "forwarded",
+			fmt.Sprintf("the X-Forwarded-For header has %d bytes, and the audit event could be dropped for it: send at most %d", n, maxForwarded)}
+	}
+	return nil
+}
+
 // checkAuditID refuses a request whose audit event could not be found again, or could not be told from others.
 func checkAuditID(r *http.Request) *refusal {
 	ids := r.Header.Values(auditIDHeader)
@@ -192,7 +204,7 @@ func checkAuditID(r *http.Request) *refusal {
 }
 
 // checkBody refuses a body that is too large to be one of ours, or is no plain JSON. A body of unknown length is cut
-// off at the limit where it is read.
+// off at the limit where it is read. One without a type is JSON: kubectl create --raw names none.
 func checkBody(r *http.Request) *refusal {
 	if r.ContentLength > maxBody {
 		return &refusal{http.StatusRequestEntityTooLarge, "body",
@@ -201,13 +213,13 @@ func checkBody(r *http.Request) *refusal {
 	if len(r.Header.Values("Content-Encoding")) > 0 {
 		return &refusal{http.StatusUnsupportedMediaType, "content-type", "the body is encoded: send it as it is, without Content-Encoding"}
 	}
-	types := r.Header.Values("Content-Type")
-	if len(types) == 1 {
-		if mediaType, _, err := mime.ParseMediaType(types[0]); err == nil && mediaType == "application/json" {
-			return nil
+	for _, value := range r.Header.Values("Content-Type") {
+		if mediaType, _, err := mime.ParseMediaType(value); err != nil || mediaType != "application/json" {
+			return &refusal{http.StatusUnsupportedMediaType, "content-type", "the body must be JSON: send it with Content-Type: application/json"}
 		}
 	}
-	return &refusal{http.StatusUnsupportedMediaType, "content-type", "the body must be JSON: send it with Content-Type: application/json"}
+	r.Header.Set("Content-Type", "application/json")
+	return nil
 }
 
 // checkAccept refuses an answer in a form that would lose the password after it was stored, and leaves the one form
