@@ -599,8 +599,15 @@ func TestNoPasswordIsInTheLogOrInAnEvent(t *testing.T) {
 	ns := tenant(t, "tenant-quiet")
 	define(t, "Quiet", object{"format": object{"name": "plaintext"}, "accounts": users["accounts"]})
 	awaitSight(t, "Quiet")
-	install(t, ns, "Quiet", "app")
+	install(t, ns, "Quiet", "app", "...")
 	stored := string(awaitSecret(t, ns, "quiet-orders.app.account").Data["password"])
+	eventually(t, "an Event", func() bool { return len(events(t, ns, "AccountRefused")) == 1 })
 	require.Len(t, stored, 32)
+	r.stop()
 	assert.False(t, strings.Contains(r.log.String(), stored))
+	written, err := admin().CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, e := range written.Items {
+		assert.False(t, strings.Contains(e.String(), stored))
+	}
 }

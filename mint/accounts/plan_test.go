@@ -182,10 +182,11 @@ func TestNothingIsRemovedWhenASourceFails(t *testing.T) {
 }
 
 func TestNothingIsRemovedOfANameThatIsThePlatformsOwn(t *testing.T) {
-	s := application(time.Hour, "root").recorded().withSecret("root")
-	s.block.Sources = append(slices.Clone(s.block.Sources), definition.Source{Kind: definition.Static, Name: "root", Username: "root", Owner: definition.PlatformOwner})
-	p := decide(s)
-	assert.Equal(t, plan{record: record{sight: sight}}, p)
+	for _, holder := range []string{"root", "Root"} {
+		s := application(time.Hour).recorded().withSecret(holder)
+		s.block.Sources = append(slices.Clone(s.block.Sources), definition.Source{Kind: definition.Static, Name: "root", Username: "root", Owner: definition.PlatformOwner})
+		assert.Equal(t, plan{record: record{sight: sight}}, decide(s), holder)
+	}
 }
 
 func TestASecretWhoseUsernameWasTamperedWithStaysAndItsAccountIsRefused(t *testing.T) {

@@ -197,11 +197,36 @@ func TestThePlatformsAccountsAreLeftAloneAndGoBeforeATenants(t *testing.T) {
 }
 
 func TestATenantsNameThatIsThePlatformsIsOneAccountAndThePlatforms(t *testing.T) {
-	accounts, refused, err := block(t, postgres).Accounts("r", decoded(t, "{users: {root: {}}}"), nothingRecorded)
-	require.NoError(t, err)
-	assert.Empty(t, accounts)
-	require.Len(t, refused, 1)
-	assert.True(t, refused[0].Platform)
+	for _, sources := range []string{
+		"[{kind: ValuesMap, path: users}, {kind: Static, name: root, owner: platform}]",
+		"[{kind: Static, name: root, owner: platform}, {kind: ValuesMap, path: users}]",
+	} {
+		b := block(t, "format: {name: sha256}\naccounts: "+sources)
+		accounts, refused, err := b.Accounts("r", decoded(t, "{users: {root: {}}}"), nothingRecorded)
+		require.NoError(t, err)
+		assert.Empty(t, accounts)
+		require.Len(t, refused, 1)
+		assert.True(t, refused[0].Platform)
+	}
+}
+
+func TestWhatHasOneUsernameAndOneSecretNameIsOneAccount(t *testing.T) {
+	for _, sources := range []string{
+		"[{kind: ValuesMap, path: users}, {kind: Static, name: App, username: app}]",
+		"[{kind: Static, name: App, username: app}, {kind: ValuesMap, path: users}]",
+	} {
+		b := block(t, "format: {name: sha256}\naccounts: "+sources)
+		accounts, refused, err := b.Accounts("r", decoded(t, "{users: {app: {}}}"), nothingRecorded)
+		require.NoError(t, err)
+		assert.Empty(t, refused)
+		assert.Equal(t, []definition.Account{{Name: "App", Username: "app", Segment: "app", SecretName: "r.app.account"}}, accounts)
+	}
+}
+
+func TestANameThatCannotBeServedIsInNobodysWay(t *testing.T) {
+	secrets, reasons := served(t, block(t, postgres), "{users: {a b: {}, a.b: {}}}", nothingRecorded)
+	assert.Equal(t, map[string]string{"pg-orders.a-b.account": "a.b"}, secrets)
+	assert.Contains(t, reasons["a b"], "characters other than")
 }
 
 func TestTwoNamesOfOneUsernameAreServedOnlyWhereOneHasASecret(t *testing.T) {
@@ -274,6 +299,8 @@ func TestANamesPartOfASecretNameIsWhatAChartComputes(t *testing.T) {
 	f("\u212Aelvin", "kelvin") // as Go's and so Helm's lower has it
 	f("a\xffb", "a-b")
 	f(strings.Repeat("x", 63)+"-", strings.Repeat("x", 63))
+	_, err := definition.Segment(strings.Repeat("x", 64))
+	assert.ErrorContains(t, err, "64 characters")
 }
 
 func TestWhateverTheNamesTheSecretNamesAreValidAndTheOutcomeIsStable(t *testing.T) {
