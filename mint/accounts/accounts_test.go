@@ -28,8 +28,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/accounts"
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -413,6 +415,39 @@ func TestASharedPasswordOfAChartKeepsEveryAccountFromBeingSeeded(t *testing.T) {
 	install(t, ns, "Shared", "default")
 	assert.Equal(t, []string{"default"}, found(t, ns, "shared-orders"))
 	never(t, "a Secret", func() bool { return secret(t, ns, "shared-orders.default.account") != nil })
+}
+
+func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.T) {
+	ns := tenant(t, "tenant-behind")
+	define(t, "Behind", users)
+	install(t, ns, "Behind", "app")
+	config := as(t, "accounts")
+	log := slog.New(slog.DiscardHandler)
+	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
+	require.NoError(t, err)
+	a, err := accounts.New(accounts.Options{Cluster: caches, Client: kubernetes.NewForConfigOrDie(config), Namespace: sandbox.Namespace, Random: rand.Reader, Log: log})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(t, caches.Run(ctx)) })
+	require.NoError(t, caches.WaitForSync(ctx))
+	cancel()
+	running.Wait() // from here on the cache is behind
+
+	stale, ok := caches.Release(ns, "behind-orders")
+	require.True(t, ok)
+	served, ok := caches.Definition("Behind")
+	require.True(t, ok)
+	install(t, ns, "Behind", "app", "new")
+	minted, err := admin().CoreV1().Secrets(ns).Create(t.Context(), account.NewSecret(stale,
+		definition.Account{Username: "new", SecretName: "behind-orders.new.account"}, served.Block), metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, minted))
+	assert.NotNil(t, secret(t, ns, minted.Name))
+
+	install(t, ns, "Behind", "app")
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, minted))
+	assert.Nil(t, secret(t, ns, minted.Name))
 }
 
 func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *testing.T) {

@@ -1,0 +1,17 @@
+package accounts
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
+)
+
+// RemoveUndeclared removes what an application as the cache has it does not declare.
+func (a *Accounts) RemoveUndeclared(ctx context.Context, release *cluster.Release, block definition.Block, secrets ...*corev1.Secret) error {
+	s := situation{release: release, block: block, sight: time.Unix(0, 0), secrets: secrets}
+	return a.remove(ctx, s, decide(s).remove)
+}
