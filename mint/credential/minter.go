@@ -272,8 +272,8 @@ func (m *minter) afterFailure(ctx context.Context, d draft, base *corev1.Secret,
 	case apierrors.IsInvalid(failure), apierrors.IsBadRequest(failure), apierrors.IsRequestEntityTooLargeError(failure):
 		// kube-apiserver's own text may quote the Secret.
 		return nil, false, conflict(d.credential, "kube-apiserver refused the account Secret as invalid; nothing was written")
-	case apierrors.IsTooManyRequests(failure):
-		return nil, false, tryAgain(d.credential, "kube-apiserver is busy; nothing was written")
+	case apierrors.IsTooManyRequests(failure), apierrors.IsUnauthorized(failure):
+		return nil, false, tryAgain(d.credential, "kube-apiserver did not take the write; nothing was written")
 	case d.dryRun:
 		return nil, false, tryAgain(d.credential, "kube-apiserver did not answer")
 	}

@@ -60,13 +60,13 @@ func (b *bencher) prepare(ctx context.Context) error {
 	if err := b.sandbox.AddTenant(ctx, listTenant); err != nil {
 		return err
 	}
-	if _, err := b.sandbox.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", "bench", users(40)); err != nil {
+	if _, err := b.sandbox.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", "bench", users(attributions)); err != nil {
 		return err
 	}
 	if _, err := b.sandbox.InstallRelease(ctx, listTenant, "Postgres", "bench", users(accounts)); err != nil {
 		return err
 	}
-	if err := b.seeded(ctx, sandbox.TenantAcme, 40); err != nil {
+	if err := b.seeded(ctx, sandbox.TenantAcme, attributions); err != nil {
 		return err
 	}
 	return b.seeded(ctx, listTenant, accounts)
@@ -115,12 +115,16 @@ func (b *bencher) mintOnce(ctx context.Context, credential string) (string, erro
 		return "", err
 	}
 	defer response.Body.Close()
-	var body v1alpha1.CredentialMint
-	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
 		return "", err
 	}
 	if response.StatusCode != http.StatusCreated {
-		return "", fmt.Errorf("a mint was answered %s", response.Status)
+		return "", fmt.Errorf("a mint of %s was answered %s: %s", credential, response.Status, answer) // no 201: it holds no password
+	}
+	var body v1alpha1.CredentialMint
+	if err := json.Unmarshal(answer, &body); err != nil {
+		return "", errors.New("the answer of a mint cannot be read")
 	}
 	return body.Status.ID, nil
 }
@@ -144,7 +148,7 @@ func (b *bencher) mint(ctx context.Context) ([]figure, error) {
 	for n := range mintRounds {
 		err := errors.Join(
 			timed(&minted, func() error {
-				_, err := b.mintOnce(ctx, fmt.Sprintf("postgres-bench.u%d", n%40))
+				_, err := b.mintOnce(ctx, fmt.Sprintf("postgres-bench.u%d", n))
 				return err
 			}),
 			timed(&token, func() error {
@@ -181,7 +185,7 @@ func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
 	for n := range attributions {
 		<-ticker.C
 		waiting.Go(func() {
-			duration, err := b.attributed(ctx, fmt.Sprintf("postgres-bench.u%d", n%40))
+			duration, err := b.attributed(ctx, fmt.Sprintf("postgres-bench.u%d", n))
 			mutex.Lock()
 			defer mutex.Unlock()
 			took, failures = append(took, duration), errors.Join(failures, err)
