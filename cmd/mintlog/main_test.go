@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func run(t *testing.T, arguments ...string) error {
+	t.Helper()
+	c := command()
+	c.SetOut(t.Output())
+	c.SetErr(t.Output())
+	c.SetArgs(arguments)
+	return c.ExecuteContext(t.Context())
+}
+
+func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
+	t.Setenv("MINTLOG_VICTORIALOGS", "")
+	f := func(names string, arguments ...string) {
+		t.Helper()
+		err := run(t, arguments...)
+		require.Error(t, err, "%v", arguments)
+		assert.Contains(t, err.Error(), names, "%v", arguments)
+	}
+	f("--tls-cert-file", "mint", "--metrics-address=")
+	f("--secure-port", "mint", "--metrics-address=", "--tls-cert-file=x", "--tls-private-key-file=y", "--secure-port=70000")
+	f("--retention", "mint", "--metrics-address=", "--tls-cert-file=x", "--tls-private-key-file=y", "--retention=1s")
+	f("--kubernetes-verbosity", "mint", "--metrics-address=", "--tls-cert-file=x", "--tls-private-key-file=y", "--kubernetes-verbosity=8")
+	f("--log-level", "mint", "--log-level=loud")
+	f("--namespace", "accounts", "--metrics-address=", "--namespace=")
+	f("--accounts-workers", "accounts", "--metrics-address=", "--accounts-workers=0")
+	f("--audit-log", "ingest", "--metrics-address=", "--nats=nats://127.0.0.1:1")
+	f("--nats", "ingest", "--metrics-address=", "--audit-log=x")
+	f("--nats", "project", "--metrics-address=")
+	f("--nats", "archive", "--metrics-address=")
+	f("--victorialogs", "replay", "--since=1h")
+	f("--victorialogs", "replay", "--victorialogs=victoria-logs:9428")
+	f("--since", "replay", "--since=-1h")
+	f("--kubeconfig", "accounts", "--metrics-address=", "--kubeconfig=/no/such/file")
+	f("unknown flag", "all", "--auditlog=x")
+	f("unknown command", "al")
+	f("--audit-log", "all", "--metrics-address=", "--state="+t.TempDir())
+}
+
+func TestEveryCommandAndFlagSaysWhatItIsFor(t *testing.T) {
+	for _, c := range command().Commands() {
+		assert.NotEmpty(t, c.Short, c.Name())
+		c.Flags().VisitAll(func(flag *pflag.Flag) {
+			assert.NotEmpty(t, flag.Usage, "%s --%s", c.Name(), flag.Name)
+		})
+	}
+}
+
+func TestAllTakesTheFlagsOfEveryPart(t *testing.T) {
+	var all *cobra.Command
+	for _, c := range command().Commands() {
+		if c.Name() == "all" {
+			all = c
+		}
+	}
+	require.NotNil(t, all)
+	for _, c := range command().Commands() {
+		if c.Name() == "replay" {
+			continue
+		}
+		c.Flags().VisitAll(func(flag *pflag.Flag) {
+			assert.NotNil(t, all.Flags().Lookup(flag.Name), "--%s of %s", flag.Name, c.Name())
+		})
+	}
+}
+
+func TestTheVersionIsPrinted(t *testing.T) {
+	c := command()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetArgs([]string{"--version"})
+	require.NoError(t, c.Execute())
+	assert.True(t, strings.HasPrefix(out.String(), "mintlog version"))
+}
