@@ -38,13 +38,13 @@ func (m *Message) InProgress() error { return m.message.InProgress() }
 func (m *Message) Term(reason string) error { return m.message.TermWithReason(reason) }
 
 const (
-	consumeBatch = 64              // messages that Consume asks for at a time
-	pullWait     = 5 * time.Second // how long one request for messages lasts
-	heartbeat    = time.Second     // two missed ones end a request
-	maxBackoff   = 5 * time.Second
-
-	// grace is how long a request is still listened to when its context is done, for messages already on their way.
-	grace = 200 * time.Millisecond
+	consumeBatch = 64 // messages that Consume asks for at a time
+	// pullWait is how long one request for messages lasts. A request that was lost, with its connection or in a server,
+	// holds up its consumer so long and a second more.
+	pullWait   = 2 * time.Second
+	maxBackoff = 5 * time.Second
+	// returnDelay is when a message comes again that arrived after its reader had gone.
+	returnDelay = 300 * time.Millisecond
 )
 
 // Consume calls handle with one message after the other until ctx is done; it then returns nil. Whatever goes wrong on
@@ -79,55 +79,69 @@ func (s *Stream) Fetch(ctx context.Context, consumer Consumer, limit int, wait t
 
 // pull makes one request for messages and hands out what comes.
 func (s *Stream) pull(ctx context.Context, consumer Consumer, limit int, wait time.Duration, handle func(*Message)) error {
-	receiving, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })()
-	batch, err := s.request(ctx, receiving, consumer, limit, wait)
+	batch, err := s.request(ctx, consumer, limit, wait)
 	if err != nil {
 		return err
 	}
-	for raw := range batch.Messages() {
-		if ctx.Err() != nil {
-			_ = raw.NakWithDelay(2 * grace) // what nobody looked at comes again soon; without this, in a minute
-			continue
-		}
-		if m, ok := s.decode(consumer, raw); ok {
-			handle(m)
+	arriving := batch.Messages()
+	for ctx.Err() == nil {
+		select {
+		case raw, ok := <-arriving:
+			if !ok {
+				if err := batch.Error(); err != nil {
+					return fmt.Errorf("receive from %s: %w", consumer, err)
+				}
+				return nil
+			}
+			if m, ok := s.decode(consumer, raw); ok {
+				handle(m)
+			}
+		case <-ctx.Done():
 		}
 	}
-	switch err := batch.Error(); {
-	case err == nil, errors.Is(err, context.DeadlineExceeded), ctx.Err() != nil:
-		return nil
-	default:
-		return fmt.Errorf("receive from %s: %w", consumer, err)
-	}
+	s.giveBack(arriving)
+	return nil
 }
 
-// request asks for messages. The wait ends with receiving, which has a deadline.
-func (s *Stream) request(ctx, receiving context.Context, consumer Consumer, limit int, wait time.Duration) (jetstream.MessageBatch, error) {
+// giveBack returns in the background what a request still brings after its reader has gone; without that it would come
+// again in a minute. Close waits for it, but for an embedded server, which is made to deliver again when it is opened.
+func (s *Stream) giveBack(arriving <-chan jetstream.Msg) {
+	leave, err := s.enter()
+	if err != nil {
+		return
+	}
+	if s.embedded != nil {
+		leave()
+		leave = func() {}
+	}
+	go func() {
+		defer leave()
+		for raw := range arriving {
+			_ = raw.NakWithDelay(returnDelay)
+		}
+	}()
+}
+
+func (s *Stream) request(ctx context.Context, consumer Consumer, limit int, wait time.Duration) (jetstream.MessageBatch, error) {
 	leave, err := s.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	name, ok := consumerKinds[consumer]
+	of, ok := consumerKinds[consumer]
 	if !ok {
 		return nil, fmt.Errorf("no such consumer: %s", consumer)
 	}
-	c, err := s.js.Consumer(ctx, streamNames[name], string(consumer))
+	c, err := s.js.Consumer(ctx, streamNames[of], string(consumer))
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		if err = s.ensure(ctx); err == nil {
-			c, err = s.js.Consumer(ctx, streamNames[name], string(consumer))
+			c, err = s.js.Consumer(ctx, streamNames[of], string(consumer))
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look up consumer %s: %w", consumer, err)
 	}
-	options := []jetstream.FetchOpt{jetstream.FetchContext(receiving)}
-	if wait >= 3*heartbeat {
-		options = append(options, jetstream.FetchHeartbeat(heartbeat))
-	}
-	batch, err := c.Fetch(limit, options...)
+	batch, err := c.Fetch(limit, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for messages: %w", consumer, err)
 	}

@@ -482,3 +482,24 @@ func TestAConnectionThatDropsIsMadeAgainAndConsumptionResumes(t *testing.T) {
 	assert.Equal(t, identity(mintEvent(1, 201)), receive(t, got).Event.Identity())
 	assert.Equal(t, nats.CONNECTED, s.conn.Status())
 }
+
+func TestAShortWaitLosesNoMessage(t *testing.T) {
+	s := open(t, testOptions(t))
+	want := mints(0, 100)
+	go func() {
+		for i := range want {
+			assert.NoError(t, s.Publish(context.Background(), want[i:i+1]))
+		}
+	}()
+	got := map[string]bool{}
+	assert.Eventually(t, func() bool { // far less than the minute after which a lost message would come again
+		messages, err := s.Fetch(t.Context(), ProjectorEvents, 10, time.Millisecond)
+		assert.NoError(t, err)
+		for _, m := range messages {
+			assert.Equal(t, uint64(1), m.Delivered)
+			assert.NoError(t, m.Ack())
+			got[m.Event.Identity()] = true
+		}
+		return len(got) == len(want)
+	}, 45*time.Second, time.Millisecond)
+}
