@@ -116,6 +116,21 @@ func TestCommitsOfAnEarlierAccountAreNotKept(t *testing.T) {
 	assert.Len(t, a.surroundings(a.readable([]event.Event{commit(-clockSkew + time.Microsecond)}), own).events(), 1)
 }
 
+func TestTheNewestCommitsAreKeptAndThoseToAnotherSecretFirst(t *testing.T) {
+	a := account("jane")
+	var events []event.Event
+	for n := 1; n <= 2*maxCommits; n++ {
+		events = append(events, write(n, mintUser))
+	}
+	events = append(events, write(1, mintUser, func(e *event.Event) { e.ObjectRef.UID = "another" }))
+	commits := a.surroundings(a.readable(events), own).commits
+	require.Len(t, commits, maxCommits)
+	assert.Equal(t, "another", commits[0].ObjectRef.UID)
+	for i, commit := range commits[1:] {
+		assert.Equal(t, auditID(2*maxCommits-i), commit.AuditID)
+	}
+}
+
 func TestALedgerThatWentBackFindsTheSuccessesThatItLost(t *testing.T) {
 	a := account("jane", "jane", "jane")
 	events := []event.Event{request(1, "jane"), request(2, "jane"), request(3, "jane")}

@@ -339,6 +339,8 @@ func TestWhoWroteTheSecretOutOfBandIsNamed(t *testing.T) {
 	f("beyond the skew before the newest operation", nil, write(2, "ivan", between(2, -5*time.Second, 0)))
 	f("the last five", []string{"w3", "w4", "w5", "w6", "w7"},
 		write(2, "w2"), write(3, "w3"), write(4, "w4"), write(5, "w5"), write(6, "w6"), write(7, "w7"))
+	f("one who writes again and again", []string{"anna", "ivan"},
+		write(2, "anna"), write(3, "ivan"), write(4, "ivan"), write(5, "ivan"), write(6, "ivan"), write(7, "ivan"))
 	long := strings.Repeat("l", maxWriterBytes-3)
 	f("no more names than fit", []string{"anna", "ivan"}, write(4, "anna"), write(3, long), write(2, "ivan"))
 	f("long names that fit", []string{"leo", long}, write(4, "leo"), write(3, long), write(2, "ivan"))
