@@ -77,12 +77,11 @@ func indexEscape(b []byte) int {
 			return len(b)
 		}
 		at += i
-		if rest := b[at+len(escapeStart):]; len(rest) >= 2 {
-			letter := rest[0] == '6' || rest[0] == '7'
-			dot := rest[0] == '2' && (rest[1] == 'e' || rest[1] == 'E')
-			if letter || dot {
-				return at
-			}
+		rest := b[at+len(escapeStart):]
+		letter := len(rest) > 0 && (rest[0] == '6' || rest[0] == '7')
+		dot := len(rest) > 1 && rest[0] == '2' && (rest[1] == 'e' || rest[1] == 'E')
+		if letter || dot {
+			return at
 		}
 		at += len(escapeStart)
 	}

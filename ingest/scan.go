@@ -125,7 +125,7 @@ func (s *Scanner) makeRoom() {
 	left := s.buffer[s.start:s.end]
 	size := len(s.buffer)
 	switch {
-	case len(left) < s.chunk/2:
+	case 2*len(left) < s.chunk:
 		size = s.chunk
 	case len(left) > size/2:
 		size = min(2*size, s.MaxLine+s.chunk)

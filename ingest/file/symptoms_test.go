@@ -1,10 +1,12 @@
 package file
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -561,4 +563,43 @@ func TestACheckpointThatCannotBeWrittenIsToldOnceAndStopsNothing(t *testing.T) {
 	b.restart()
 	b.append(mintLine("b"))
 	b.arrive("a", "b")
+}
+
+func TestALongBacklogTellsHowFarItIs(t *testing.T) {
+	var text bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&text, nil))
+	start := time.Date(2026, 8, 21, 10, 0, 0, 0, time.UTC)
+	var b backlog
+	f := func(after time.Duration, want int) {
+		t.Helper()
+		b.bytes, b.events = b.bytes+100, b.events+1
+		b.tell(logger, start.Add(after), 1000)
+		require.Equal(t, want, strings.Count(text.String(), "Reading a backlog"))
+	}
+	f(0, 0)
+	f(1900*time.Millisecond, 0)
+	f(2*time.Second, 1)
+	require.Contains(t, text.String(), "bytes=300 of=1300 events=3")
+	f(6*time.Second, 1)
+	f(7*time.Second, 2)
+}
+
+func TestTheLagIsWhatIsLeftInAllFiles(t *testing.T) {
+	b := newBench(t)
+	b.append(lines(ids("e", 0, 1000))...)
+	b.rotate()
+	b.append(mintLine("second"))
+	b.rotate()
+	b.append(mintLine("last")[:100])
+	tailer, err := New(b.options)
+	require.NoError(t, err)
+	f := tailer.followers[0]
+	lag := func() float64 { f.measure(); return testutil.ToFloat64(tailer.metrics.lag) }
+	_, err = f.step(context.Background())
+	require.NoError(t, err)
+	size := len(strings.Join(lines(ids("e", 0, 1000)), ""))
+	require.Equal(t, float64(size+len(mintLine("second"))+100), lag())
+	b.stepOn(f)
+	require.Equal(t, 100.0, lag())
+	f.close()
 }
