@@ -293,6 +293,20 @@ func presentQuery(list []event.Event) string {
 		fieldEventID + ":in(" + strings.Join(ids, ",") + ") | uniq by (" + fieldEventID + ")"
 }
 
+// show makes VictoriaLogs show at once what it took. It may not be allowed to.
+func (a *Archive) show(ctx context.Context) error {
+	const doing = "make the archive show what it has"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/internal/force_flush", nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	answer, err := a.do(request, doing)
+	if err != nil {
+		return err
+	}
+	return answer.Close()
+}
+
 // replayBatch is how many events ReplayInto publishes at a time.
 const replayBatch = 500
 

@@ -157,6 +157,9 @@ type fill struct {
 	log      *slog.Logger
 	held     map[string]*held // by identity of the event
 	missed   map[string]misses
+
+	// doubtful: something may have been sent that is not shown yet, by this archiver or by one before it.
+	doubtful bool
 }
 
 // misses counts the read-backs of an event in vain.
@@ -175,7 +178,7 @@ type held struct {
 func (a *Archiver) newFill(consumer stream.Consumer) *fill {
 	return &fill{
 		Archiver: a, consumer: consumer, log: a.options.Log.With("consumer", string(consumer)),
-		held: map[string]*held{}, missed: map[string]misses{},
+		held: map[string]*held{}, missed: map[string]misses{}, doubtful: true,
 	}
 }
 
@@ -249,10 +252,16 @@ func (f *fill) take(ctx context.Context, messages []*stream.Message) error {
 
 // insertMissing sends what is not there, and takes out of fresh what can never be.
 func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[string]*held) error {
+	if f.doubtful {
+		if err := f.options.Archive.show(ctx); err != nil {
+			f.log.Info("the archive cannot be made to show what it has; it was given time to", "error", err)
+		}
+	}
 	present, err := f.options.Archive.Present(ctx, list)
 	if err != nil {
 		return err
 	}
+	f.doubtful = false
 	f.metrics.found.Add(float64(len(present)))
 	bounds := f.bounds(ctx)
 	var lines [][]byte
@@ -275,6 +284,7 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 		lines = append(lines, line)
 	}
 	if err := f.options.Archive.insertLines(ctx, lines); err != nil {
+		f.doubtful = true
 		return err
 	}
 	f.metrics.inserted.Add(float64(len(lines)))
@@ -313,6 +323,7 @@ func (f *fill) confirm(ctx context.Context) error {
 		}
 	}
 	if missing > 0 {
+		f.doubtful = true
 		f.log.Warn("events were sent and are not in the archive; they are tried again", "events", missing, "of", len(due))
 	}
 	return err

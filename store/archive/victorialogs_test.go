@@ -78,10 +78,7 @@ func (v *victoriaLogs) archive() *Archive { return New(v.url(), nil) }
 // show makes what was inserted visible.
 func (v *victoriaLogs) show() {
 	v.t.Helper()
-	answer, err := http.Get(v.url() + "/internal/force_flush")
-	require.NoError(v.t, err)
-	require.NoError(v.t, answer.Body.Close())
-	require.Equal(v.t, http.StatusOK, answer.StatusCode)
+	require.NoError(v.t, v.archive().show(context.Background()))
 }
 
 // rows counts the rows of the audit log, duplicates included.
