@@ -134,8 +134,6 @@ func mints(from, to int) []event.Event {
 	return list
 }
 
-func identity(e event.Event) string { return e.Identity() }
-
 func identities(list []event.Event) []string {
 	ids := make([]string, len(list))
 	for i := range list {
