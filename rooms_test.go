@@ -17,7 +17,7 @@ const module = "github.com/mintlog/mintlog/"
 // forbidden are the imports that no package of a room may have, directly or through others.
 var forbidden = map[string][]string{
 	"mint":      {module + "ingest", module + "projector", module + "cmd"},
-	"ingest":    {module + "mint", module + "projector", module + "cmd", "k8s.io/", "sigs.k8s.io/"},
+	"ingest":    {module + "mint", module + "projector", module + "cmd", "k8s.io/"},
 	"projector": {module + "mint", module + "ingest", module + "cmd"},
 	"store":     {module + "mint", module + "ingest", module + "projector", module + "cmd", "k8s.io/", "sigs.k8s.io/"},
 }
