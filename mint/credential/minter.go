@@ -22,6 +22,7 @@ import (
 	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/mint/format"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 )
 
@@ -32,8 +33,6 @@ const WriteBudget = 10 * time.Second
 const (
 	readBackPause = 100 * time.Millisecond
 	maxAttempts   = 5
-	// maxAnnotationBytes is what kube-apiserver allows the keys and values of an object's annotations together.
-	maxAnnotationBytes = 256 * 1024
 )
 
 // A minter changes passwords: one conditional write per operation that holds the stored form and its ledger entry.
@@ -373,20 +372,12 @@ func (m *minter) next(d draft, base *corev1.Secret) (*corev1.Secret, ledger.Entr
 		next.Data = map[string][]byte{}
 	}
 	next.Data[corev1.BasicAuthPasswordKey] = d.stored
-	if size := annotationBytes(next); size > maxAnnotationBytes {
+	if size := history.AnnotationBytes(next.Annotations); size > history.MaxAnnotationBytes {
 		return nil, ledger.Entry{}, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
 			"the annotations of the account Secret %s would hold %d bytes, more than the %d that kube-apiserver allows: remove what others put there; nothing was written",
-			next.Name, size, maxAnnotationBytes))
+			next.Name, size, history.MaxAnnotationBytes))
 	}
 	return next, book.Newest(), nil
-}
-
-func annotationBytes(secret *corev1.Secret) int {
-	size := 0
-	for key, value := range secret.Annotations {
-		size += len(key) + len(value)
-	}
-	return size
 }
 
 // book is the ledger to write upon: the Secret's, or a new one where there is none that can be read.

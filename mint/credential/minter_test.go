@@ -170,7 +170,7 @@ func TestAnnotationsAreCountedAsKubeAPIServerCountsThem(t *testing.T) {
 	base := ownedSecret(nil)
 	next, _, err := aMinter().next(aDraft(nil), base)
 	require.NoError(t, err)
-	room := maxAnnotationBytes - annotationBytes(next) - len("k")
+	room := history.MaxAnnotationBytes - history.AnnotationBytes(next.Annotations) - len("k")
 	base.Annotations["k"] = strings.Repeat("x", room)
 	_, _, err = aMinter().next(aDraft(nil), base)
 	require.NoError(t, err)

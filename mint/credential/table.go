@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
-	"github.com/mintlog/mintlog/store/history"
 )
 
 var columns = []metav1.TableColumnDefinition{
@@ -77,8 +76,6 @@ func by(c *v1alpha1.Credential) string {
 	}
 	o := c.Status.History[0]
 	switch {
-	case o.By == "" && o.Attribution == string(history.AuditLog):
-		return "<conflict>"
 	case o.By == "":
 		return "<" + strings.ToLower(o.Attribution) + ">"
 	case o.ImpersonatedBy != "":

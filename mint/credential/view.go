@@ -119,13 +119,12 @@ func (v viewer) operations(book ledger.Ledger, written history.History) []v1alph
 	return operations
 }
 
-// agrees reports whether the projector's word for an entry names the user to whom the ledger committed. A name left
-// out by a Conflict is no contradiction.
+// agrees reports whether the projector's word for an entry names the user to whom the ledger committed.
 func agrees(book ledger.Ledger, entry ledger.Entry, match history.Entry) bool {
 	if entry.Operation.ByPlatform() || match.Revision != entry.Revision {
 		return false
 	}
-	return match.By == "" || book.CallerDigest(entry.AuditID, match.By) == entry.Caller
+	return book.CallerDigest(entry.AuditID, match.By) == entry.Caller
 }
 
 // unmatched is the attribution of an entry that no event attributes: by its age alone.
@@ -183,9 +182,9 @@ func outOfBand(writers []string) string {
 	case 0:
 		return changed + "; the log names nobody who wrote the Secret since"
 	case 1:
-		return fmt.Sprintf("%s; the Secret was written since by %q", changed, writers[0])
+		return fmt.Sprintf("%s; the log has a write of the Secret about then or since, by %q", changed, writers[0])
 	default:
-		return fmt.Sprintf("%s; the Secret was written since by %s", changed, quoted(writers))
+		return fmt.Sprintf("%s; the log has writes of the Secret about then or since, by %s", changed, quoted(writers))
 	}
 }
 

@@ -116,6 +116,7 @@ func TestTheViewShowsNoNameThatTheLedgerDidNotCommitTo(t *testing.T) {
 		assert.Equal(t, "Platform", c.Status.History[1].Attribution, name)
 	}
 	f("another user", history.Entry{ID: entryID, Revision: 2, By: "ivan"})
+	f("nobody", history.Entry{ID: entryID, Revision: 2})
 	f("another revision", history.Entry{ID: entryID, Revision: 3, By: "jane"})
 	f("another entry", history.Entry{ID: strings.Repeat("ee", 16), Revision: 2, By: "jane"})
 	f("the platform's entry", history.Entry{ID: strings.Repeat("cd", 16), Revision: 1, By: "jane"})

@@ -16,8 +16,10 @@ import (
 	"github.com/mintlog/mintlog/store/ledger"
 )
 
-// The API whose requests are recorded, and the ending of an account Secret's name.
+// The API whose requests are recorded, and what marks an account Secret: the ending of its name, and a label that is
+// "true".
 const (
+	AccountLabel        = "credentials.cozystack.io/account"
 	Group               = "credentials.cozystack.io"
 	Resource            = "credentials"
 	AccountSecretSuffix = ".account"
@@ -156,10 +158,11 @@ const (
 	Succeeded
 )
 
-const decisionAnnotation = "authorization.k8s.io/decision"
+// DecisionAnnotation is where kube-apiserver's authorizer says "allow" or "forbid".
+const DecisionAnnotation = "authorization.k8s.io/decision"
 
-// closedEarly is the message of the 200 that kube-apiserver records when nothing was written.
-const closedEarly = "Connection closed early"
+// ClosedEarly is the message of the 200 that kube-apiserver records when nothing was written.
+const ClosedEarly = "Connection closed early"
 
 // Outcome reads stage, decision and status. A status other than 2xx and 4xx at ResponseComplete proves nothing: a
 // client can make kube-apiserver record 100, 101 and 503 for a request that was done.
@@ -167,7 +170,7 @@ func (e *Event) Outcome() Outcome {
 	if e.Stage == RequestReceived {
 		return Received
 	}
-	if e.Annotations[decisionAnnotation] != "allow" {
+	if e.Annotations[DecisionAnnotation] != "allow" {
 		return Refused
 	}
 	if e.Stage != ResponseComplete || e.ResponseStatus == nil {
@@ -177,7 +180,7 @@ func (e *Event) Outcome() Outcome {
 	switch {
 	case code >= 400 && code < 500:
 		return Refused
-	case code >= 200 && code < 300 && e.ResponseStatus.Message != closedEarly:
+	case code >= 200 && code < 300 && e.ResponseStatus.Message != ClosedEarly:
 		return Succeeded
 	}
 	return Indeterminate
@@ -199,7 +202,7 @@ func (e *Event) Identity() string {
 	o := e.object()
 	code, early := 0, false
 	if e.ResponseStatus != nil {
-		code, early = e.ResponseStatus.Code, e.ResponseStatus.Message == closedEarly
+		code, early = e.ResponseStatus.Code, e.ResponseStatus.Message == ClosedEarly
 	}
 	impersonated := "-"
 	if e.ImpersonatedUser != nil {
@@ -209,7 +212,7 @@ func (e *Event) Identity() string {
 	for _, part := range []string{
 		e.AuditID, string(e.Stage), e.Verb, e.User.Username, impersonated,
 		o.APIGroup, o.Resource, o.Subresource, o.Namespace, o.Name, o.UID,
-		fmt.Sprint(code), fmt.Sprint(early), e.Annotations[decisionAnnotation], fmt.Sprint(e.DryRun()),
+		fmt.Sprint(code), fmt.Sprint(early), e.Annotations[DecisionAnnotation], fmt.Sprint(e.DryRun()),
 		canonicalTime(e.RequestReceivedTimestamp), canonicalTime(e.StageTimestamp),
 	} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)

@@ -13,6 +13,18 @@ const Annotation = "credentials.cozystack.io/history"
 // MaxEntries is how many operations a history shows.
 const MaxEntries = 10
 
+// MaxAnnotationBytes is what kube-apiserver allows the annotations of an object to hold, as AnnotationBytes counts.
+const MaxAnnotationBytes = 256 << 10
+
+// AnnotationBytes is the size of all annotations of an object, keys and values.
+func AnnotationBytes(annotations map[string]string) int {
+	size := 0
+	for key, value := range annotations {
+		size += len(key) + len(value)
+	}
+	return size
+}
+
 // A Response is what is known of the answer to a request that took effect.
 type Response string
 

@@ -4,7 +4,6 @@
 package ledger
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -78,19 +77,15 @@ type Ledger struct {
 	Entries []Entry `json:"entries"`
 }
 
-// ErrBroken is returned by Parse for an annotation that this package did not write.
+// ErrBroken is returned by Parse for an annotation that is no ledger.
 var ErrBroken = errors.New("broken ledger")
 
-// Parse reads a ledger annotation. Every error wraps ErrBroken and quotes nothing of the annotation.
+// Parse reads a ledger annotation. Every error wraps ErrBroken and quotes nothing of the annotation. Fields that a later
+// version may add are passed over.
 func Parse(annotation string) (Ledger, error) {
 	var l Ledger
-	decoder := json.NewDecoder(bytes.NewReader([]byte(annotation)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&l); err != nil {
+	if err := json.Unmarshal([]byte(annotation), &l); err != nil {
 		return Ledger{}, fmt.Errorf("%w: it is not the JSON of a ledger", ErrBroken)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Ledger{}, fmt.Errorf("%w: something follows it", ErrBroken)
 	}
 	if err := l.check(); err != nil {
 		return Ledger{}, fmt.Errorf("%w: %w", ErrBroken, err)
@@ -196,12 +191,6 @@ func (l Ledger) CallerDigest(auditID, username string) string {
 // StoredDigest commits to the stored form of a password.
 func (l Ledger) StoredDigest(auditID string, stored []byte) string {
 	return digest("stored", l.Account, auditID, string(stored))
-}
-
-// EntryDigest identifies an entry with all its contents but the stored digest, which goes when the next entry comes. An
-// entry that a restore brought back under the same revision with other contents has another digest.
-func (l Ledger) EntryDigest(e Entry) string {
-	return digest("entry", l.Account, e.ID, fmt.Sprint(e.Revision), string(e.Operation), e.At.UTC().Format(time.RFC3339Nano), e.AuditID, e.Caller)
 }
 
 // digest is SHA-256 over its parts, each behind its length, so that no two lists of parts look alike.
