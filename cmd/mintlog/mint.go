@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/mintlog/mintlog/mint/cluster"
@@ -105,7 +106,21 @@ func (f *mintFlags) parts(p runtime, kubeconfig string) ([]part, error) {
 		return nil, err
 	}
 	log.Info("serving the credentials API", "address", s.Address().String())
-	return []part{caches.Run, s.Run}, nil
+	return []part{serveFrom(caches, s)}, nil
+}
+
+// serveFrom serves until ctx is done and the requests in flight are answered, with caches that live as long as that.
+func serveFrom(caches *cluster.Cluster, s *server.Server) part {
+	return func(ctx context.Context) error {
+		live, stop := context.WithCancel(context.WithoutCancel(ctx))
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return caches.Run(live) })
+		group.Go(func() error {
+			defer stop()
+			return s.Run(ctx)
+		})
+		return group.Wait()
+	}
 }
 
 // synced is ready when applications and definitions are known.

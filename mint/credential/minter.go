@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -236,6 +237,9 @@ func (m *minter) commit(ctx context.Context, d draft, base *corev1.Secret) (resu
 		if err != nil {
 			return result{}, err
 		}
+		if ctx.Err() != nil {
+			return result{}, tryAgain(d.credential, "the time for it was spent on the way; nothing was written")
+		}
 		err = m.write(ctx, d, next)
 		if err == nil {
 			return result{entry: entry, username: d.target.account.Username, password: d.password}, nil
@@ -265,12 +269,13 @@ func (m *minter) afterFailure(ctx context.Context, d draft, base *corev1.Secret,
 			return live, true, nil
 		}
 		return live, false, m.overtaken(d, base, live)
+	case apierrors.HasStatusCause(failure, corev1.NamespaceTerminatingCause):
+		return nil, false, conflict(d.credential, "its namespace is being deleted")
 	case apierrors.IsForbidden(failure):
 		return nil, false, apierrors.NewForbidden(v1alpha1.Resource(event.Resource), d.credential,
 			fmt.Errorf("mintlog may not write account Secrets in %s: the namespace is not enrolled, or a policy denies it", d.namespace))
 	case apierrors.IsInvalid(failure), apierrors.IsBadRequest(failure), apierrors.IsRequestEntityTooLargeError(failure):
-		// kube-apiserver's own text may quote the Secret.
-		return nil, false, conflict(d.credential, "kube-apiserver refused the account Secret as invalid; nothing was written")
+		return nil, false, refusedSecret(d.credential)
 	case apierrors.IsTooManyRequests(failure), apierrors.IsUnauthorized(failure):
 		return nil, false, tryAgain(d.credential, "kube-apiserver did not take the write; nothing was written")
 	case d.dryRun:
@@ -408,7 +413,8 @@ func (m *minter) ours(d draft, secret *corev1.Secret) error {
 	case string(secret.Data[corev1.BasicAuthUsernameKey]) != d.target.account.Username:
 		return conflict(d.credential, fmt.Sprintf("the Secret %s belongs to another username", secret.Name))
 	case secret.DeletionTimestamp != nil, !account.Owned(secret, d.target.release):
-		return conflict(d.credential, fmt.Sprintf("the Secret %s belongs to an earlier application of this name and is about to go: try again", secret.Name))
+		return conflict(d.credential, fmt.Sprintf(
+			"the Secret %s is not owned by this application: it is an earlier one's and about to go, or was restored without its owner; try again", secret.Name))
 	}
 	return nil
 }
@@ -449,7 +455,7 @@ func (m *minter) read(ctx context.Context, d draft) (*corev1.Secret, error) {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, tryAgain(d.credential, "kube-apiserver did not return the account Secret; nothing was written")
+		return nil, tryAgain(d.credential, "kube-apiserver did not return its account Secret")
 	}
 	return secret, nil
 }
@@ -473,6 +479,15 @@ func (m *minter) write(ctx context.Context, d draft, secret *corev1.Secret) erro
 
 func conflict(credential, why string) error {
 	return apierrors.NewConflict(v1alpha1.Resource(event.Resource), credential, errors.New(why))
+}
+
+// refusedSecret is the answer when kube-apiserver, or a policy in it, did not admit the account Secret. Its own text is
+// left out: it may quote the Secret.
+func refusedSecret(credential string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: fmt.Sprintf("credentials %q: kube-apiserver did not admit its account Secret, for what stands on it or by a policy; nothing was written", credential),
+	}}
 }
 
 // tryAgain is a 503 that a client may repeat after a second.
