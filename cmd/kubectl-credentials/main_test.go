@@ -344,7 +344,9 @@ func TestExitCodesTellScriptsWhatHappened(t *testing.T) {
 	f(exitLater, "may have been changed all the same", refuses(apierrors.NewTimeoutError("slow", 1)), "revoke", name, "--yes")
 	f(exitLater, "Try again in a moment", refuses(apierrors.NewServiceUnavailable("no")), "history", name)
 	f(exitLater, "may have been changed all the same", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, "mint", name)
-	f(exitLater, "", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "service unavailable", http.StatusServiceUnavailable) }, "list")
+	f(exitLater, "", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+	}, "list")
 	f(exitOther, "may have been changed all the same", refuses(internal), "mint", name)
 	f(exitOther, "broken", refuses(internal), "list")
 	f(exitOther, "log in again", refuses(apierrors.NewUnauthorized("who are you")), "list")

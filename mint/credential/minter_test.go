@@ -106,8 +106,8 @@ func TestASecretThatIsNotThisAccountsIsRefused(t *testing.T) {
 	f("label", func(s *corev1.Secret) { s.Labels = nil })
 	f("type", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque })
 	f("username", func(s *corev1.Secret) { s.Data["username"] = []byte("other") })
-	f("earlier application", func(s *corev1.Secret) { s.OwnerReferences = nil })
-	f("earlier application", func(s *corev1.Secret) { s.OwnerReferences[0].UID = "r0" })
+	f("not owned by this application", func(s *corev1.Secret) { s.OwnerReferences = nil })
+	f("not owned by this application", func(s *corev1.Secret) { s.OwnerReferences[0].UID = "r0" })
 	f("about to go", func(s *corev1.Secret) { s.DeletionTimestamp = &now })
 }
 
