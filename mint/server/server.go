@@ -188,14 +188,24 @@ func readiness(o Options, proxy *frontProxy) []healthz.HealthChecker {
 	return checks
 }
 
-// newAuthorizer asks kube-apiserver whether the user may. An answer is good for authorizationCache.
-func newAuthorizer(config *restclient.Config) (authorizer.Authorizer, error) {
+// newReviewer builds the client that asks kube-apiserver who may. It is held to no rate: every request waits for it, so
+// whoever asks for many names would make all others wait. What is too much for kube-apiserver, it says itself.
+func newReviewer(config *restclient.Config) (authorizationclient.AuthorizationV1Interface, error) {
 	config = restclient.CopyConfig(config)
-	config.QPS, config.Burst = 200, 400 // requests wait for it
+	config.QPS, config.RateLimiter = -1, nil
 	config.Timeout = authorizationTimeout
 	client, err := authorizationclient.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("build the client that asks who may: %w", err)
+	}
+	return client, nil
+}
+
+// newAuthorizer asks kube-apiserver whether the user may. An answer is good for authorizationCache.
+func newAuthorizer(config *restclient.Config) (authorizer.Authorizer, error) {
+	client, err := newReviewer(config)
+	if err != nil {
+		return nil, err
 	}
 	health, err := path.NewAuthorizer(healthPaths)
 	if err != nil {
