@@ -238,10 +238,11 @@ func trimSecret(o any) (any, error) {
 	return o, nil
 }
 
-func (w *namespaceWatch) state() (cache.Indexer, error, <-chan struct{}) {
+// state is the cache if it is complete, a channel that is closed when that changes, and why it is not.
+func (w *namespaceWatch) state() (cache.Indexer, <-chan struct{}, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.current, w.failure, w.changed
+	return w.current, w.changed, w.failure
 }
 
 // set changes the state and reports whether the namespace has failed for the first time since it was last readable.
@@ -266,7 +267,7 @@ func (w *namespaceWatch) indexer(ctx context.Context, name string) (cache.Indexe
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for tried := false; ; {
-		indexer, failure, changed := w.state()
+		indexer, changed, failure := w.state()
 		switch {
 		case indexer != nil:
 			return indexer, nil
