@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -170,9 +171,16 @@ func (p *frontProxy) VerifyOptions() (x509.VerifyOptions, bool) {
 	return t.verify, ok
 }
 
+// nobody is a name that no certificate has: it is drawn when the process starts, and told to none.
+var nobody = rand.Text()
+
+// allowedNames is never empty, for an empty list would allow every name: a request may have taken its VerifyOptions
+// just before there was nobody to let in.
 func (p *frontProxy) allowedNames() []string {
-	t, _ := p.current()
-	return t.names
+	if t, ok := p.current(); ok {
+		return t.names
+	}
+	return []string{nobody}
 }
 
 // AddListener has listener told of changes.

@@ -4,15 +4,18 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"log/slog"
 	"math/big"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 )
 
 // An authority is a certificate with its key.
@@ -132,4 +135,33 @@ func TestAFrontProxyFollowsWhatIsPublished(t *testing.T) {
 	require.NoError(t, p.Err())
 	require.True(t, trusts(old))
 	require.EqualValues(t, 4, told)
+}
+
+func TestNobodyGetsInWhileTheFrontProxyIsBeingLost(t *testing.T) {
+	proxy := newAuthority(t, "proxy", nil, nil)
+	p := &frontProxy{log: slog.New(slog.DiscardHandler)}
+	f := func(name string, lost bool) bool {
+		t.Helper()
+		p.apply(map[string]string{frontProxyCAKey: bundle(proxy), allowedNamesKey: `["front-proxy-client"]`})
+		verify := func() (x509.VerifyOptions, bool) {
+			options, ok := p.VerifyOptions()
+			options.KeyUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
+			if lost {
+				p.apply(nil) // after the one and before the other is read
+			}
+			return options, ok
+		}
+		a := headerrequest.NewDynamicVerifyOptionsSecure(verify, headerrequest.StringSliceProviderFunc(p.allowedNames),
+			headerrequest.StaticStringSlice{remoteUserHeader}, headerrequest.StaticStringSlice{}, headerrequest.StaticStringSlice{}, headerrequest.StaticStringSlice{})
+		r := httptest.NewRequest("GET", mintPath, nil)
+		r.Header.Set(remoteUserHeader, "root")
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{newAuthority(t, name, nil, proxy).certificate}}
+		_, in, _ := a.AuthenticateRequest(r)
+		return in
+	}
+	require.True(t, f("front-proxy-client", false))
+	require.False(t, f("somebody-else", false))
+	for _, name := range []string{"front-proxy-client", "somebody-else", ""} {
+		require.False(t, f(name, true), name)
+	}
 }
