@@ -40,7 +40,6 @@ type Release struct {
 	Values            map[string]any
 	CreationTimestamp time.Time // whole seconds of the API server's clock
 	Deleting          bool
-	Suspended         bool
 }
 
 // same reports whether two states of an application say the same.
@@ -55,7 +54,6 @@ func (r *Release) same(other *Release) bool {
 type Definition struct {
 	Name     string // of the ApplicationDefinition
 	Kind     string
-	Prefix   string // of its HelmReleases' names
 	HasBlock bool   // there is a spec.credentials
 	Block    definition.Block
 	Err      error // why the kind is not served; nil if it is, or has no block
@@ -88,14 +86,13 @@ func transformRelease(o any) (any, error) {
 
 func readRelease(u *unstructured.Unstructured) *Release {
 	values, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "values")
-	suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
 	fields, _ := values.(map[string]any)
 	labels := u.GetLabels()
 	return &Release{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
 		Kind: labels[KindLabel], Application: labels[NameLabel],
 		Values: fields, CreationTimestamp: u.GetCreationTimestamp().Time,
-		Deleting: u.GetDeletionTimestamp() != nil, Suspended: suspended,
+		Deleting: u.GetDeletionTimestamp() != nil,
 	}
 }
 
@@ -112,7 +109,6 @@ func transformDefinition(o any) (any, error) {
 func readDefinition(u *unstructured.Unstructured) *Definition {
 	d := &Definition{Name: u.GetName()}
 	d.Kind, _, _ = unstructured.NestedString(u.Object, "spec", "application", "kind")
-	d.Prefix, _, _ = unstructured.NestedString(u.Object, "spec", "release", "prefix")
 	if block, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "credentials"); found && block != nil {
 		d.HasBlock = true
 		d.Block, d.Err = definition.Parse(block)
