@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -11,25 +12,31 @@ import (
 // ErrNotFound is returned by Evidence.Get when the bucket has nothing under the key.
 var ErrNotFound = errors.New("no evidence under that key")
 
-// ErrConflict is returned by Evidence.Put and Delete when the value is not at the expected revision.
+// ErrConflict is returned by Evidence.Put when the value is not at the expected revision.
 var ErrConflict = errors.New("evidence is at another revision")
 
-const evidenceBucket = "mintlog_evidence"
+const (
+	evidenceBucket = "mintlog_evidence"
+	evidenceStream = "KV_" + evidenceBucket // under which JetStream keeps it
+)
 
-// Evidence is a bucket of values by key, durable like the streams. Keys are hex digests; a value is at most an event.
+// Evidence is a bucket of values by key, durable like the streams. Keys are hex digests; a value is a list of events,
+// up to 512 KiB. What was not written again for Options.EvidenceAge goes.
 type Evidence struct{ stream *Stream }
 
 // Evidence is the bucket beside the streams.
 func (s *Stream) Evidence() *Evidence { return &Evidence{s} }
 
+// A bucket is the evidence bucket as it was looked up.
+type bucket struct{ jetstream.KeyValue }
+
 // Get returns the value under the key and its revision, or ErrNotFound.
 func (e *Evidence) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	bucket, leave, err := e.open(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer leave()
-	entry, err := bucket.Get(ctx, key)
+	var entry jetstream.KeyValueEntry
+	err = e.use(ctx, func(b *bucket) (err error) {
+		entry, err = b.Get(ctx, key)
+		return err
+	})
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil, 0, ErrNotFound
 	}
@@ -40,53 +47,60 @@ func (e *Evidence) Get(ctx context.Context, key string) (value []byte, revision 
 }
 
 // Put writes the value if the key is at the expected revision, 0 meaning that nothing is there, and returns the new
-// revision; else ErrConflict.
+// revision; else ErrConflict. A bucket that has no room is ErrFull.
 func (e *Evidence) Put(ctx context.Context, key string, value []byte, expectedRevision uint64) (revision uint64, err error) {
-	bucket, leave, err := e.open(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer leave()
-	if expectedRevision == 0 {
-		revision, err = bucket.Create(ctx, key, value)
-	} else {
-		revision, err = bucket.Update(ctx, key, value, expectedRevision)
-	}
+	err = e.use(ctx, func(b *bucket) (err error) {
+		if expectedRevision == 0 {
+			revision, err = b.Create(ctx, key, value)
+		} else {
+			revision, err = b.Update(ctx, key, value, expectedRevision)
+		}
+		return err
+	})
 	if err != nil {
 		return 0, typed("write evidence", err)
 	}
 	return revision, nil
 }
 
-// Delete takes the value away if the key is at the expected revision; else ErrConflict.
-func (e *Evidence) Delete(ctx context.Context, key string, expectedRevision uint64) error {
-	bucket, leave, err := e.open(ctx)
+// use calls do with the bucket, which is looked up once, and again if it turns out to be gone.
+func (e *Evidence) use(ctx context.Context, do func(*bucket) error) error {
+	leave, err := e.stream.enter()
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := bucket.Purge(ctx, key, jetstream.LastRevision(expectedRevision)); err != nil {
-		return typed("delete evidence", err)
+	if known := e.stream.bucket.Load(); known != nil {
+		if err := do(known); !isGone(err) {
+			return err
+		}
 	}
-	return nil
+	found, err := e.stream.openBucket(ctx)
+	if err != nil {
+		return err
+	}
+	return do(found)
 }
 
-func (e *Evidence) open(ctx context.Context) (bucket jetstream.KeyValue, leave func(), err error) {
-	leave, err = e.stream.enter()
-	if err != nil {
-		return nil, nil, err
-	}
-	bucket, err = e.stream.js.KeyValue(ctx, evidenceBucket)
+// isGone reports whether an error says that nothing answers for the bucket.
+func isGone(err error) bool {
+	return errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrNoStreamResponse)
+}
+
+// openBucket looks the bucket up, after creating it if it is missing.
+func (s *Stream) openBucket(ctx context.Context) (*bucket, error) {
+	found, err := s.js.KeyValue(ctx, evidenceBucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if err = e.stream.ensure(ctx); err == nil {
-			bucket, err = e.stream.js.KeyValue(ctx, evidenceBucket)
+		if err = s.ensure(ctx); err == nil {
+			found, err = s.js.KeyValue(ctx, evidenceBucket)
 		}
 	}
 	if err != nil {
-		leave()
-		return nil, nil, fmt.Errorf("open the evidence bucket: %w", err)
+		return nil, fmt.Errorf("open the evidence bucket: %w", err)
 	}
-	return bucket, leave, nil
+	b := &bucket{found}
+	s.bucket.Store(b)
+	return b, nil
 }
 
 // typed gives an error of a conditional write its type. A replicated bucket says "wrong last sequence" with another
@@ -107,27 +121,22 @@ func typed(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-func (s *Stream) ensureEvidence(ctx context.Context) error {
-	_, err := s.js.KeyValue(ctx, evidenceBucket)
-	if err == nil {
-		return nil
+// evidenceConfig is that of a key-value bucket but for AllowDirect, which would let any replica answer, also one that
+// lags behind: what was just kept would be missing from the next fold.
+func (s *Stream) evidenceConfig() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              evidenceStream,
+		Description:       "the audit events that histories rest on, by digest of account and entry",
+		Subjects:          []string{"$KV." + evidenceBucket + ".>"},
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(s.options.Replicas, 1),
+		MaxMsgsPerSubject: 1,
+		MaxBytes:          s.options.EvidenceBytes,
+		MaxAge:            s.options.EvidenceAge,
+		Discard:           jetstream.DiscardNew,
+		Duplicates:        min(2*time.Minute, s.options.EvidenceAge),
+		AllowRollup:       true,
+		DenyDelete:        true,
+		AllowDirect:       false,
 	}
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return fmt.Errorf("look up the evidence bucket: %w", err)
-	}
-	if s.created {
-		s.lost(evidenceBucket)
-	}
-	_, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket:      evidenceBucket,
-		Description: "the audit events that matched ledger entries, by digest of the entry",
-		Storage:     jetstream.FileStorage,
-		History:     1,
-		MaxBytes:    evidenceBytes,
-		Replicas:    max(s.options.Replicas, 1),
-	})
-	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
-		return fmt.Errorf("create the evidence bucket: %w", err)
-	}
-	return nil
 }

@@ -15,6 +15,8 @@ type metrics struct {
 	undecodable *prometheus.CounterVec
 	stalled     *prometheus.CounterVec
 	pending     *prometheus.GaugeVec
+	bytes       map[string]prometheus.Gauge // by stream that discards nothing
+	maxBytes    map[string]prometheus.Gauge
 }
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
@@ -36,10 +38,24 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: "mintlog_stream_pending", Help: "Messages that a consumer has not acknowledged yet.",
 		}, []string{"consumer"}),
 	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "mintlog_stream_" + name, Help: help})
+	}
+	m.bytes = map[string]prometheus.Gauge{
+		streamNames[events]: gauge("events_bytes", "What the stream of events holds; at its bound ingest has to wait."),
+		evidenceStream:      gauge("evidence_bytes", "What the evidence bucket holds; at its bound new evidence is lost."),
+	}
+	m.maxBytes = map[string]prometheus.Gauge{
+		streamNames[events]: gauge("events_max_bytes", "The bound of the stream of events."),
+		evidenceStream:      gauge("evidence_max_bytes", "The bound of the evidence bucket."),
+	}
 	if registerer == nil {
 		return m, nil
 	}
 	var err error
+	for name := range m.bytes {
+		err = errors.Join(err, registerer.Register(m.bytes[name]), registerer.Register(m.maxBytes[name]))
+	}
 	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending} {
 		err = errors.Join(err, registerer.Register(c))
 	}

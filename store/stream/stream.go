@@ -7,11 +7,13 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -58,9 +60,12 @@ var consumerKinds = map[Consumer]kind{
 
 // Bounds of the streams and their consumers.
 const (
-	DefaultMaxBytes = 1 << 30   // of the stream of events
-	sideBytes       = 256 << 20 // of intents and of attempts, each
-	evidenceBytes   = 1 << 30
+	DefaultMaxBytes      = 1 << 30   // of the stream of events
+	DefaultEvidenceBytes = 4 << 30   // of the evidence bucket
+	sideBytes            = 256 << 20 // of intents and of attempts, each
+	// DefaultEvidenceAge is longer than the year for which audit logs are commonly retained.
+	DefaultEvidenceAge = 400 * 24 * time.Hour
+
 	maxPayload      = 1 << 20 // of an embedded server's messages
 	intentsAge      = time.Hour
 	duplicateWindow = 10 * time.Minute
@@ -79,7 +84,11 @@ type Options struct {
 	CredentialsFile string // external only, optional
 	Directory       string // of the embedded server's files; needed if URL is empty
 	MaxBytes        int64  // of the stream of events; 0: DefaultMaxBytes
-	Replicas        int    // of streams on an external cluster; 0: 1
+	EvidenceBytes   int64  // of the evidence bucket; 0: DefaultEvidenceBytes
+	// EvidenceAge is the age after its last write at which evidence goes, so that accounts that are no more leave
+	// nothing behind for ever; 0: DefaultEvidenceAge.
+	EvidenceAge time.Duration
+	Replicas    int // of streams on an external cluster; 0: 1
 
 	Log        *slog.Logger          // nil: slog.Default()
 	Registerer prometheus.Registerer // nil: metrics are not registered
@@ -95,8 +104,9 @@ type Stream struct {
 	js       jetstream.JetStream
 	repeats  repeats
 
-	created bool       // guarded by ensuring: streams and consumers have stood once
+	created bool       // guarded by lookup: streams, consumers and bucket have stood once
 	lookup  sync.Mutex // one ensure at a time
+	bucket  atomic.Pointer[bucket]
 
 	use    sync.RWMutex // held for reading by what Close has to wait for
 	closed bool         // guarded by use
@@ -113,9 +123,9 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
-	}
+	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	o.EvidenceBytes = cmp.Or(o.EvidenceBytes, DefaultEvidenceBytes)
+	o.EvidenceAge = cmp.Or(o.EvidenceAge, DefaultEvidenceAge)
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("register the stream's metrics: %w", err)
@@ -163,7 +173,7 @@ func (s *Stream) connect() error {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Warn("stream connection", "error", err) }),
 	}
 	if s.options.URL == "" {
-		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+evidenceBytes, s.log)
+		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+s.options.EvidenceBytes, s.log)
 		if err != nil {
 			return err
 		}
@@ -223,7 +233,7 @@ func (s *Stream) enter() (leave func(), err error) {
 func (s *Stream) ensure(ctx context.Context) error {
 	s.lookup.Lock()
 	defer s.lookup.Unlock()
-	for _, c := range s.streamConfigs() {
+	for _, c := range append(s.streamConfigs(), s.evidenceConfig()) {
 		if err := s.ensureStream(ctx, c); err != nil {
 			return err
 		}
@@ -232,9 +242,6 @@ func (s *Stream) ensure(ctx context.Context) error {
 		if err := s.ensureConsumer(ctx, consumer); err != nil {
 			return err
 		}
-	}
-	if err := s.ensureEvidence(ctx); err != nil {
-		return err
 	}
 	s.created = true
 	return nil

@@ -25,6 +25,9 @@ func (s *Stream) watch(ctx context.Context) {
 				s.log.Warn("looking after the stream", "consumer", string(consumer), "error", err)
 			}
 		}
+		if err := s.measure(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("measuring the streams", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -55,4 +58,18 @@ func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer
 	s.metrics.stalled.WithLabelValues(string(consumer)).Inc()
 	s.log.Error("messages wait and the consumer hands out none; it is reset", "consumer", string(consumer), "pending", info.NumPending)
 	return s.reset(ctx, consumer)
+}
+
+// measure says how full the streams are that discard nothing.
+func (s *Stream) measure(ctx context.Context) error {
+	for name := range s.metrics.bytes {
+		stream, err := s.js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("look up stream %s: %w", name, err)
+		}
+		info := stream.CachedInfo()
+		s.metrics.bytes[name].Set(float64(info.State.Bytes))
+		s.metrics.maxBytes[name].Set(float64(info.Config.MaxBytes))
+	}
+	return nil
 }
