@@ -234,6 +234,14 @@ func awaitSight(t *testing.T, kind string) {
 	})
 }
 
+// patchRelease applies a JSON patch to a HelmRelease.
+func patchRelease(t *testing.T, namespace, name, patch string) {
+	t.Helper()
+	releases := dynamic.NewForConfigOrDie(servers().RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace(namespace)
+	_, err := releases.Patch(t.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
 func found(t *testing.T, namespace, release string) []string {
 	t.Helper()
 	var names []string
@@ -417,10 +425,9 @@ func TestASharedPasswordOfAChartKeepsEveryAccountFromBeingSeeded(t *testing.T) {
 	never(t, "a Secret", func() bool { return secret(t, ns, "shared-orders.default.account") != nil })
 }
 
-func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.T) {
-	ns := tenant(t, "tenant-behind")
-	define(t, "Behind", users)
-	install(t, ns, "Behind", "app")
+// stopped is an accounts role whose cache is as it is now: from here on it is behind.
+func stopped(t *testing.T) (*accounts.Accounts, *cluster.Cluster) {
+	t.Helper()
 	config := as(t, "accounts")
 	log := slog.New(slog.DiscardHandler)
 	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
@@ -432,22 +439,41 @@ func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.
 	running.Go(func() { assert.NoError(t, caches.Run(ctx)) })
 	require.NoError(t, caches.WaitForSync(ctx))
 	cancel()
-	running.Wait() // from here on the cache is behind
+	running.Wait()
+	return a, caches
+}
 
+// minted is an account Secret of an application as a mint creates it, of an account that is declared nowhere yet.
+func minted(t *testing.T, release *cluster.Release, block definition.Block) *corev1.Secret {
+	t.Helper()
+	s, err := admin().CoreV1().Secrets(release.Namespace).Create(t.Context(), account.NewSecret(release,
+		definition.Account{Username: "new", SecretName: release.Name + ".new.account"}, block), metav1.CreateOptions{})
+	require.NoError(t, err)
+	return s
+}
+
+func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.T) {
+	ns := tenant(t, "tenant-behind")
+	define(t, "Behind", users)
+	install(t, ns, "Behind", "app")
+	a, caches := stopped(t)
 	stale, ok := caches.Release(ns, "behind-orders")
 	require.True(t, ok)
 	served, ok := caches.Definition("Behind")
 	require.True(t, ok)
 	install(t, ns, "Behind", "app", "new")
-	minted, err := admin().CoreV1().Secrets(ns).Create(t.Context(), account.NewSecret(stale,
-		definition.Account{Username: "new", SecretName: "behind-orders.new.account"}, served.Block), metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, minted))
-	assert.NotNil(t, secret(t, ns, minted.Name))
+	fresh := minted(t, stale, served.Block)
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh))
+	assert.NotNil(t, secret(t, ns, fresh.Name))
+
+	// Values that are no object are no word that it is gone.
+	patchRelease(t, ns, "behind-orders", `[{"op":"replace","path":"/spec/values","value":"app"}]`)
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh))
+	assert.NotNil(t, secret(t, ns, fresh.Name))
 
 	install(t, ns, "Behind", "app")
-	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, minted))
-	assert.Nil(t, secret(t, ns, minted.Name))
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh))
+	assert.Nil(t, secret(t, ns, fresh.Name))
 }
 
 func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *testing.T) {
@@ -512,6 +538,19 @@ func TestASourceThatFailsDeletesNothingAndIsReportedOnce(t *testing.T) {
 	})
 	assert.Contains(t, events(t, ns, "AccountsUnknown")[0].Message, "the value at users is no map")
 	assert.Equal(t, 1.0, r.counted(t, "mintlog_accounts_problems_total"))
+}
+
+func TestValuesThatAreNoObjectAreASourceThatFails(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-values")
+	define(t, "Values", users)
+	awaitSight(t, "Values")
+	install(t, ns, "Values", "app")
+	before := awaitSecret(t, ns, "values-orders.app.account")
+	patchRelease(t, ns, "values-orders", `[{"op":"replace","path":"/spec/values","value":"app"}]`)
+	eventually(t, "an Event", func() bool { return len(events(t, ns, "AccountsUnknown")) == 1 })
+	assert.Contains(t, events(t, ns, "AccountsUnknown")[0].Message, "spec.values of its HelmRelease is no object")
+	never(t, "the Secret goes or changes", func() bool { return !assert.ObjectsAreEqual(before, secret(t, ns, before.Name)) })
 }
 
 func TestASecretThatIsNotOursIsNeverTouched(t *testing.T) {

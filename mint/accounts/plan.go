@@ -47,7 +47,7 @@ const tie = time.Second
 // decide is the rule by which accounts get and lose their Secrets; it asks nobody.
 func decide(s situation) plan {
 	secrets := s.ofRelease()
-	accounts, refused, err := s.block.Accounts(s.release.Name, s.release.Values, recordedIn(secrets))
+	accounts, refused, err := s.release.Accounts(s.block, recordedIn(secrets))
 	if err != nil {
 		return plan{unknown: true, problems: []problem{{reasonSourceFailed,
 			fmt.Sprintf("which accounts there are is not known, and nothing is created or removed: %v", err)}}}

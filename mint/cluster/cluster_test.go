@@ -161,13 +161,55 @@ func TestAnApplicationIsKnownAsItsHelmReleaseHasIt(t *testing.T) {
 	told := w.told("tenant-release", "release-orders")
 	_, err = releases.Patch(t.Context(), "release-orders", types.MergePatchType, []byte(`{"spec":{"values":{"size":4}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	eventually(t, "its values change", func() bool { r, _ := w.Release("tenant-release", "release-orders"); return r.Values["size"] == int64(4) })
+	eventually(t, "its values change", func() bool {
+		r, _ := w.Release("tenant-release", "release-orders")
+		return r.Values["size"] == int64(4)
+	})
 	eventually(t, "it is told of", func() bool { return w.told("tenant-release", "release-orders") == told+1 })
 	_, err = releases.Patch(t.Context(), "release-orders", types.MergePatchType, []byte(`{"spec":{"suspend":true},"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.NoError(t, servers.DeleteRelease(t.Context(), "tenant-release", "release-orders"))
 	eventually(t, "it goes", func() bool { _, ok := w.Release("tenant-release", "release-orders"); return !ok })
 	eventually(t, "that is told, and not what changes no account", func() bool { return w.told("tenant-release", "release-orders") == told+2 })
+}
+
+func TestOfAnApplicationWhoseValuesAreNoObjectTheAccountsAreNotKnown(t *testing.T) {
+	w := synced(t)
+	require.NoError(t, servers.AddTenant(t.Context(), "tenant-values"))
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Values", users))
+	_, err := servers.InstallRelease(t.Context(), "tenant-values", "Values", "orders", object{"users": object{"app": nil}})
+	require.NoError(t, err)
+	eventually(t, "both", func() bool {
+		_, known := w.Release("tenant-values", "values-orders")
+		_, defined := w.Definition("Values")
+		return known && defined
+	})
+	d, _ := w.Definition("Values")
+	releases := dynamic.NewForConfigOrDie(servers.RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace("tenant-values")
+	f := func(patch, want string) {
+		t.Helper()
+		told := w.told("tenant-values", "values-orders")
+		_, err := releases.Patch(t.Context(), "values-orders", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err)
+		eventually(t, "it is told of", func() bool { return w.told("tenant-values", "values-orders") > told })
+		cached, _ := w.Release("tenant-values", "values-orders")
+		live, _, err := w.Live(t.Context(), cached)
+		require.NoError(t, err)
+		for _, r := range []*cluster.Release{cached, live} {
+			_, _, err = r.Accounts(d.Block, func(string) (string, bool) { return "", false })
+			if want == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, want)
+			}
+		}
+	}
+	const noObject = "spec.values of its HelmRelease is no object"
+	for _, wrong := range []string{`"app"`, `["app"]`, "false"} {
+		f(`[{"op":"replace","path":"/spec/values","value":`+wrong+`}]`, noObject)
+		f(`[{"op":"replace","path":"/spec/values","value":{}}]`, "")
+	}
+	f(`[{"op":"remove","path":"/spec/values"}]`, "")
 }
 
 func TestAHelmReleaseOfNoApplicationIsNotKnown(t *testing.T) {

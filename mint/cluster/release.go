@@ -38,6 +38,7 @@ type Release struct {
 	Kind              string // the application's, by label
 	Application       string // the application's name, by label
 	Values            map[string]any
+	ValuesErr         error     // why the values cannot be read: then nothing is known of its accounts
 	CreationTimestamp time.Time // whole seconds of the API server's clock
 	Deleting          bool
 }
@@ -50,11 +51,20 @@ func (r *Release) same(other *Release) bool {
 	return sameTime && reflect.DeepEqual(a, b)
 }
 
+// Accounts are the application's accounts by its kind's block, as definition.Block.Accounts has them. Values that cannot
+// be read are a source that fails.
+func (r *Release) Accounts(block definition.Block, recorded func(segment string) (username string, ok bool)) ([]definition.Account, []definition.Refused, error) {
+	if r.ValuesErr != nil {
+		return nil, nil, r.ValuesErr
+	}
+	return block.Accounts(r.Name, r.Values, recorded)
+}
+
 // A Definition says which credentials the applications of a kind have.
 type Definition struct {
 	Name     string // of the ApplicationDefinition
 	Kind     string
-	HasBlock bool   // there is a spec.credentials
+	HasBlock bool // there is a spec.credentials
 	Block    definition.Block
 	Err      error // why the kind is not served; nil if it is, or has no block
 }
@@ -85,15 +95,28 @@ func transformRelease(o any) (any, error) {
 }
 
 func readRelease(u *unstructured.Unstructured) *Release {
-	values, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "values")
-	fields, _ := values.(map[string]any)
+	values, err := readValues(u)
 	labels := u.GetLabels()
 	return &Release{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
 		Kind: labels[KindLabel], Application: labels[NameLabel],
-		Values: fields, CreationTimestamp: u.GetCreationTimestamp().Time,
+		Values: values, ValuesErr: err, CreationTimestamp: u.GetCreationTimestamp().Time,
 		Deleting: u.GetDeletionTimestamp() != nil,
 	}
+}
+
+// readValues returns none where there are none, and an error where there is something else: that declares no account,
+// but is no word that there is none.
+func readValues(u *unstructured.Unstructured) (map[string]any, error) {
+	value, _, err := unstructured.NestedFieldNoCopy(u.Object, "spec", "values")
+	if err != nil || value == nil {
+		return nil, err
+	}
+	values, ok := value.(map[string]any)
+	if !ok {
+		return nil, errors.New("spec.values of its HelmRelease is no object")
+	}
+	return values, nil
 }
 
 // transformDefinition reads an ApplicationDefinition into what is kept of it.
