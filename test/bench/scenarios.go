@@ -25,6 +25,7 @@ import (
 
 const (
 	mintRounds   = 300
+	mintAccounts = 10 // each rests between two mints for longer than its history takes
 	mintsASecond = 20
 	attributions = 400
 	accounts     = 1000
@@ -60,13 +61,16 @@ func (b *bencher) prepare(ctx context.Context) error {
 	if err := b.sandbox.AddTenant(ctx, listTenant); err != nil {
 		return err
 	}
+	if _, err := b.sandbox.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", "mint", users(mintAccounts)); err != nil {
+		return err
+	}
 	if _, err := b.sandbox.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", "bench", users(attributions)); err != nil {
 		return err
 	}
 	if _, err := b.sandbox.InstallRelease(ctx, listTenant, "Postgres", "bench", users(accounts)); err != nil {
 		return err
 	}
-	if err := b.seeded(ctx, sandbox.TenantAcme, attributions); err != nil {
+	if err := b.seeded(ctx, sandbox.TenantAcme, mintAccounts+attributions); err != nil {
 		return err
 	}
 	return b.seeded(ctx, listTenant, accounts)
@@ -148,7 +152,7 @@ func (b *bencher) mint(ctx context.Context) ([]figure, error) {
 	for n := range mintRounds {
 		err := errors.Join(
 			timed(&minted, func() error {
-				_, err := b.mintOnce(ctx, fmt.Sprintf("postgres-bench.u%d", n))
+				_, err := b.mintOnce(ctx, fmt.Sprintf("postgres-mint.u%d", n%mintAccounts))
 				return err
 			}),
 			timed(&token, func() error {
