@@ -53,23 +53,18 @@ func (s *revokeStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersio
 
 // Create mints: it answers once with the plaintext.
 func (s *mintStorage) Create(ctx context.Context, name string, object runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	body, ok := object.(*v1alpha1.CredentialMint)
+	given, ok := object.(*v1alpha1.CredentialMint)
 	if !ok {
 		return nil, apierrors.NewBadRequest("the body is no CredentialMint")
 	}
-	r, err := newRequest(ctx, "CredentialMint", ledger.Mint, name, &body.ObjectMeta, body.Spec.Preconditions, options)
+	r, done, err := s.minter.serve(ctx, ledger.Mint, name, body{
+		kind: "CredentialMint", object: object, meta: &given.ObjectMeta, preconditions: given.Spec.Preconditions,
+	}, validate, options)
 	if err != nil {
 		return nil, err
 	}
-	if err := validateBody(ctx, object, validate); err != nil {
-		return nil, err
-	}
-	done, err := s.minter.do(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	answer := &v1alpha1.CredentialMint{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace}, Spec: body.Spec}
-	answer.Status = v1alpha1.MintStatus{Username: done.username}
+	answer := &v1alpha1.CredentialMint{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace}, Spec: given.Spec}
+	answer.Status.Username = done.username
 	if !r.dryRun {
 		answer.Status = v1alpha1.MintStatus{
 			Username: done.username, Password: done.password,
@@ -81,23 +76,18 @@ func (s *mintStorage) Create(ctx context.Context, name string, object runtime.Ob
 
 // Create revokes: what it stores, nobody has seen.
 func (s *revokeStorage) Create(ctx context.Context, name string, object runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	body, ok := object.(*v1alpha1.CredentialRevoke)
+	given, ok := object.(*v1alpha1.CredentialRevoke)
 	if !ok {
 		return nil, apierrors.NewBadRequest("the body is no CredentialRevoke")
 	}
-	r, err := newRequest(ctx, "CredentialRevoke", ledger.Revoke, name, &body.ObjectMeta, body.Spec.Preconditions, options)
+	r, done, err := s.minter.serve(ctx, ledger.Revoke, name, body{
+		kind: "CredentialRevoke", object: object, meta: &given.ObjectMeta, preconditions: given.Spec.Preconditions,
+	}, validate, options)
 	if err != nil {
 		return nil, err
 	}
-	if err := validateBody(ctx, object, validate); err != nil {
-		return nil, err
-	}
-	done, err := s.minter.do(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	answer := &v1alpha1.CredentialRevoke{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace}, Spec: body.Spec}
-	answer.Status = v1alpha1.RevokeStatus{Username: done.username}
+	answer := &v1alpha1.CredentialRevoke{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.namespace}, Spec: given.Spec}
+	answer.Status.Username = done.username
 	if !r.dryRun {
 		answer.Status = v1alpha1.RevokeStatus{
 			Username: done.username,
@@ -107,16 +97,32 @@ func (s *revokeStorage) Create(ctx context.Context, name string, object runtime.
 	return answer, nil
 }
 
-func validateBody(ctx context.Context, object runtime.Object, validate rest.ValidateObjectFunc) error {
-	if validate == nil {
-		return nil
-	}
-	return validate(ctx, object.DeepCopyObject())
+// A body is what both operations read of theirs.
+type body struct {
+	kind          string
+	object        runtime.Object
+	meta          *metav1.ObjectMeta
+	preconditions *v1alpha1.Preconditions
 }
 
-// newRequest is what the caller asks for; every refusal comes before any write and names the field at fault.
-func newRequest(ctx context.Context, kind string, operation ledger.Operation, name string, meta *metav1.ObjectMeta,
-	preconditions *v1alpha1.Preconditions, options *metav1.CreateOptions) (request, error) {
+// serve carries an operation out if its request is one: every refusal of that comes before any write and names the
+// field at fault.
+func (m *minter) serve(ctx context.Context, operation ledger.Operation, name string, b body, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (request, result, error) {
+	r, err := newRequest(ctx, operation, name, b, options)
+	if err != nil {
+		return r, result{}, err
+	}
+	if validate != nil {
+		if err := validate(ctx, b.object.DeepCopyObject()); err != nil {
+			return r, result{}, err
+		}
+	}
+	done, err := m.do(ctx, r)
+	return r, done, err
+}
+
+// newRequest is what the caller asks for.
+func newRequest(ctx context.Context, operation ledger.Operation, name string, b body, options *metav1.CreateOptions) (request, error) {
 	r := request{operation: operation, namespace: genericapirequest.NamespaceValue(ctx), credential: name}
 	caller, ok := genericapirequest.UserFrom(ctx)
 	if !ok || caller.GetName() == "" || !utf8.ValidString(caller.GetName()) {
@@ -127,12 +133,12 @@ func newRequest(ctx context.Context, kind string, operation ledger.Operation, na
 		return r, apierrors.NewBadRequest("the request has no Audit-ID: it did not come through kube-apiserver, or lost it on the way")
 	}
 	r.received = mintrequest.Received(ctx)
-	if preconditions != nil {
-		r.preconditions = *preconditions
+	if b.preconditions != nil {
+		r.preconditions = *b.preconditions
 	}
 	r.dryRun = options != nil && len(options.DryRun) > 0
-	if faults := bodyFaults(r, meta); len(faults) > 0 {
-		return r, apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(kind).GroupKind(), name, faults)
+	if faults := bodyFaults(r, b.meta); len(faults) > 0 {
+		return r, apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(b.kind).GroupKind(), name, faults)
 	}
 	return r, nil
 }
