@@ -8,37 +8,50 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/mintlog/mintlog/store/event"
 )
 
-// A Message is one delivery of an event to a consumer. It comes again unless it is acknowledged within a minute.
+// A Message is one delivery of an event to a consumer. It comes again unless it is acknowledged within a minute. It holds
+// the event and no more: what the server sent, which is several times as long as what most readers keep of it, goes.
 type Message struct {
 	Event     event.Event
 	Delivered uint64    // times this message was handed out, this one included
 	Sequence  uint64    // of the message in its stream
 	Stored    time.Time // when the stream took it
-	message   jetstream.Msg
+	conn      *nats.Conn
+	reply     string // where the server waits for the acknowledgement
+	size      int    // of the event as the server sent it, in bytes
 }
 
 // Ack says that the event is dealt with.
-func (m *Message) Ack() error { return m.message.Ack() }
-
-// AckSync is Ack, and waits until the server has it.
-func (m *Message) AckSync(ctx context.Context) error { return m.message.DoubleAck(ctx) }
+func (m *Message) Ack() error { return m.answer("+ACK") }
 
 // NakWithDelay asks for the event again, after the delay.
-func (m *Message) NakWithDelay(delay time.Duration) error { return m.message.NakWithDelay(delay) }
+func (m *Message) NakWithDelay(delay time.Duration) error {
+	if delay <= 0 {
+		return m.answer("-NAK")
+	}
+	return m.answer(fmt.Sprintf(`-NAK {"delay": %d}`, delay.Nanoseconds()))
+}
 
 // InProgress asks for another minute.
-func (m *Message) InProgress() error { return m.message.InProgress() }
+func (m *Message) InProgress() error { return m.answer("+WPI") }
 
 // Term sets the event aside: this consumer does not get it again. The reason goes to the server's advisories.
-func (m *Message) Term(reason string) error { return m.message.TermWithReason(reason) }
+func (m *Message) Term(reason string) error { return m.answer("+TERM " + reason) }
+
+// answer sends one of JetStream's acknowledgements.
+func (m *Message) answer(acknowledgement string) error {
+	return m.conn.Publish(m.reply, []byte(acknowledgement))
+}
 
 const (
 	consumeBatch = 64 // messages that Consume asks for at a time
+	// fetchBytes is how much Fetch returns at a time. What a server sent beyond it comes again.
+	fetchBytes = 16 << 20
 	// pullWait is how long one request for messages lasts. A request that was lost, with its connection or in a server,
 	// holds up its consumer so long and a second more.
 	pullWait   = 2 * time.Second
@@ -67,10 +80,19 @@ func (s *Stream) Consume(ctx context.Context, consumer Consumer, handle func(*Me
 	return nil
 }
 
-// Fetch returns up to limit messages. It returns as soon as it has them, and with what it has when wait is over.
+// Fetch returns up to limit messages, or fewer that have fetchBytes together. It returns as soon as it has them, and with
+// what it has when wait is over.
 func (s *Stream) Fetch(ctx context.Context, consumer Consumer, limit int, wait time.Duration) ([]*Message, error) {
+	pulling, enough := context.WithCancel(ctx)
+	defer enough()
 	var messages []*Message
-	err := s.pull(ctx, consumer, limit, wait, func(m *Message) { messages = append(messages, m) })
+	bytes := 0
+	err := s.pull(pulling, consumer, limit, wait, func(m *Message) {
+		messages = append(messages, m)
+		if bytes += m.size; bytes >= fetchBytes {
+			enough()
+		}
+	})
 	if len(messages) > 0 {
 		return messages, nil
 	}
@@ -150,7 +172,7 @@ func (s *Stream) request(ctx context.Context, consumer Consumer, limit int, wait
 
 // decode sets aside what is no event. Its contents are not logged: whoever can publish could choose them.
 func (s *Stream) decode(consumer Consumer, raw jetstream.Msg) (*Message, bool) {
-	m := &Message{message: raw, Delivered: 1}
+	m := &Message{Delivered: 1, conn: s.conn, reply: raw.Reply(), size: len(raw.Data())}
 	if meta, err := raw.Metadata(); err == nil {
 		m.Delivered, m.Sequence, m.Stored = meta.NumDelivered, meta.Sequence.Stream, meta.Timestamp
 	}

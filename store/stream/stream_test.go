@@ -95,7 +95,7 @@ func drain(t testing.TB, s *Stream, consumer Consumer) []event.Event {
 		}
 		for _, m := range messages {
 			got = append(got, m.Event)
-			require.NoError(t, m.AckSync(t.Context()))
+			require.NoError(t, m.Ack())
 		}
 	}
 }
@@ -149,6 +149,26 @@ func TestAnEventStaysUntilBothProjectorAndArchiverHaveAcknowledgedIt(t *testing.
 	assert.Equal(t, 3, stored(t, s, events))
 	drain(t, s, ArchiverEvents)
 	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 5*time.Second, 20*time.Millisecond)
+}
+
+func TestFetchReturnsNoMoreThanAConsumerShouldHoldAndTheRestComesAgain(t *testing.T) {
+	s := open(t, testOptions(t))
+	list := mints(0, 40)
+	for i := range list {
+		list[i].UserAgent = strings.Repeat("a", 900<<10)
+		require.NoError(t, s.Publish(t.Context(), list[i:i+1]))
+	}
+	seen := map[string]bool{}
+	require.Eventually(t, func() bool {
+		messages, err := s.Fetch(t.Context(), ArchiverEvents, 100, time.Second)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, len(messages), 19, "16 MiB of them")
+		for _, m := range messages {
+			seen[m.Event.Identity()] = true
+			require.NoError(t, m.Ack())
+		}
+		return len(seen) == len(list)
+	}, 30*time.Second, time.Millisecond)
 }
 
 func TestAnEventPublishedTwiceIsAcknowledgedAndStoredOnce(t *testing.T) {
