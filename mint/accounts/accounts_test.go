@@ -476,6 +476,37 @@ func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.
 	assert.Nil(t, secret(t, ns, fresh.Name))
 }
 
+func TestAnApplicationOrDefinitionThatHasChangedItsKindDeletesNothing(t *testing.T) {
+	ns := tenant(t, "tenant-kind")
+	define(t, "Kind", users)
+	install(t, ns, "Kind", "app")
+	a, caches := stopped(t)
+	stale, ok := caches.Release(ns, "kind-orders")
+	require.True(t, ok)
+	served, ok := caches.Definition("Kind")
+	require.True(t, ok)
+	undeclared := minted(t, stale, served.Block)
+	relabel := func(kind string) {
+		patchRelease(t, ns, "kind-orders", `[{"op":"replace","path":"/metadata/labels/apps.cozystack.io~1application.kind","value":"`+kind+`"}]`)
+	}
+	redefine := func(kind, path string) {
+		definitions := dynamic.NewForConfigOrDie(servers().RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.ApplicationDefinitions)
+		_, err := definitions.Patch(t.Context(), "kind", types.MergePatchType,
+			[]byte(`{"spec":{"application":{"kind":"`+kind+`"},"credentials":{"accounts":[{"kind":"ValuesMap","path":"`+path+`"}]}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	relabel("Another")
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, undeclared))
+	assert.NotNil(t, secret(t, ns, undeclared.Name))
+	relabel("Kind")
+	redefine("Another", "others")
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, undeclared))
+	assert.NotNil(t, secret(t, ns, undeclared.Name))
+	redefine("Kind", "users")
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, undeclared))
+	assert.Nil(t, secret(t, ns, undeclared.Name))
+}
+
 func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-block")

@@ -150,6 +150,9 @@ func (a *Accounts) remove(ctx context.Context, s situation, secrets []*corev1.Se
 	if release.UID != s.release.UID || release.Deleting || !d.HasBlock || d.Err != nil {
 		return nil
 	}
+	if kind := s.release.Kind; release.Kind != kind || d.Kind != kind {
+		return nil // another kind's block says nothing of these accounts
+	}
 	s.release, s.block = release, d.Block
 	var failures []error
 	for _, secret := range decide(s).remove {

@@ -201,11 +201,14 @@ func (c *Cluster) Definition(kind string) (*Definition, bool) {
 func definitionOf(o any) *Definition { return o.(*definitionObject).definition }
 
 // Live asks the API server itself for an application and the definition of its kind, for whoever is about to do what
-// cannot be undone. Either is an error if it is not there.
+// cannot be undone. Either is an error if it is not there, and so is a kind that is not served.
 func (c *Cluster) Live(ctx context.Context, r *Release) (*Release, *Definition, error) {
 	known, ok := c.Definition(r.Kind)
 	if !ok {
 		return nil, nil, fmt.Errorf("the kind %s has no definition", r.Kind)
+	}
+	if known.Err != nil { // it may be two
+		return nil, nil, fmt.Errorf("the kind %s is not served: %w", r.Kind, known.Err)
 	}
 	release, err := c.objects.Resource(ReleaseResource).Namespace(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if err != nil {

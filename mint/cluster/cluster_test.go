@@ -268,6 +268,8 @@ func TestAKindThatTwoDefinitionsClaimIsNotServed(t *testing.T) {
 	d, _ := w.Definition("Twice")
 	assert.True(t, d.HasBlock)
 	assert.ErrorContains(t, d.Err, "another, twice")
+	_, _, err = w.Live(t.Context(), &cluster.Release{Namespace: sandbox.TenantAcme, Name: "twice-orders", Kind: "Twice"})
+	assert.ErrorContains(t, err, "another, twice", "neither of the two decides")
 }
 
 func TestTheAccountSecretsOfAnEnrolledNamespaceAreKnownAndOthersAreNot(t *testing.T) {
