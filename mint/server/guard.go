@@ -1,12 +1,16 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -32,14 +36,20 @@ const (
 // remoteUserHeader is where kube-apiserver, as the front proxy, names the user on whose behalf it calls.
 const remoteUserHeader = "X-Remote-User"
 
+// bodyTimeout is for how long the guard waits for a body. kube-apiserver hands bodies on as they come, and one that
+// comes drop by drop must not hold a place that others need.
+const bodyTimeout = 5 * time.Second
+
 // A guard stands before everything else in the server and refuses, with nothing read of the body and nothing written,
 // what would be done without an audit event that says so: what lets a client take its request off kube-apiserver's log
-// or falsify what the log says of it. It also refuses what would do a write and lose the answer.
+// or falsify what the log says of it. It also refuses what would do a write and lose the answer, and hands a request on
+// only when all of its body is there.
 type guard struct {
-	next    http.Handler
-	now     func() time.Time
-	log     *slog.Logger
-	refused *prometheus.CounterVec // by reason
+	next        http.Handler
+	now         func() time.Time
+	log         *slog.Logger
+	refused     *prometheus.CounterVec // by reason
+	bodyTimeout time.Duration
 }
 
 func newGuard(next http.Handler, now func() time.Time, log *slog.Logger, registerer prometheus.Registerer) (*guard, error) {
@@ -50,7 +60,7 @@ func newGuard(next http.Handler, now func() time.Time, log *slog.Logger, registe
 	if err := registerer.Register(refused); err != nil {
 		return nil, fmt.Errorf("register the metrics of refused requests: %w", err)
 	}
-	return &guard{next: next, now: now, log: log, refused: refused}, nil
+	return &guard{next: next, now: now, log: log, refused: refused, bodyTimeout: bodyTimeout}, nil
 }
 
 // A refusal is an answer to a request that goes no further.
@@ -63,7 +73,7 @@ type refusal struct {
 // ServeHTTP answers the request if it is refused, and hands it on with the request's origin in its context if not.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	received := g.now()
-	if no := check(r); no != nil {
+	if no := g.admit(w, r); no != nil {
 		g.refused.WithLabelValues(no.label).Inc()
 		g.log.Debug("refused a request", "reason", no.label, "method", r.Method)
 		no.write(w)
@@ -75,6 +85,42 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 	}
 	g.next.ServeHTTP(w, r.WithContext(request.With(r.Context(), auditID, received)))
+}
+
+// admit says why the request is refused, or nil. Of one that is not, the body is in memory.
+//
+// While it refuses, the deadline stays: the HTTP server looks for the rest of a body before it answers, and closes the
+// connection if there is no end of it.
+func (g *guard) admit(w http.ResponseWriter, r *http.Request) *refusal {
+	if r.Body == http.NoBody {
+		return check(r)
+	}
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTimeout)); err != nil {
+		return &refusal{http.StatusInternalServerError, "deadline", "the connection takes no deadline, so the body is not read: send the request again"}
+	}
+	if no := check(r); no != nil {
+		return no
+	}
+	return g.readBody(w, r)
+}
+
+// readBody takes the body into memory, and the deadline off the connection: kube-apiserver sends other requests on it.
+func (g *guard) readBody(w http.ResponseWriter, r *http.Request) *refusal {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &refusal{http.StatusRequestEntityTooLarge, "body", fmt.Sprintf("the body is too large: send at most %d bytes", maxBody)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &refusal{http.StatusRequestTimeout, "slow-body", fmt.Sprintf("the body did not come within %s: send it at once", g.bodyTimeout)}
+	case err != nil:
+		return &refusal{http.StatusBadRequest, "body", "the body broke off: send the request again"}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 const auditIDHeader = "Audit-Id" // as net/http spells it
@@ -203,8 +249,8 @@ func checkAuditID(r *http.Request) *refusal {
 	return nil
 }
 
-// checkBody refuses a body that is too large to be one of ours, or is no plain JSON. A body of unknown length is cut
-// off at the limit where it is read. One without a type is JSON: kubectl create --raw names none.
+// checkBody refuses a body that is too large to be one of ours, or is no plain JSON. The limit holds for one of unknown
+// length where it is read. One without a type is JSON: kubectl create --raw names none.
 func checkBody(r *http.Request) *refusal {
 	if r.ContentLength > maxBody {
 		return &refusal{http.StatusRequestEntityTooLarge, "body",

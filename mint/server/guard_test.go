@@ -2,13 +2,16 @@ package server
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -169,6 +173,116 @@ func TestABodyIsUnreadWhenItWasExpectedToBeAskedFor(t *testing.T) {
 	line, err := bufio.NewReader(connection).ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "HTTP/1.1 417 Expectation Failed\r\n", line)
+}
+
+// trickle sends a request whose body comes drop by drop and does not end, and returns the answer's code and whether the
+// connection was closed after it.
+func trickle(t *testing.T, server *httptest.Server, method, header string) (code int, closed bool) {
+	t.Helper()
+	connection, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com"})
+	require.NoError(t, err)
+	defer connection.Close()
+	require.NoError(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = fmt.Fprintf(connection, "%s %s HTTP/1.1\r\n%sContent-Length: 60000\r\n\r\n", method, mintPath, header)
+	require.NoError(t, err)
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() {
+		for drop := time.NewTicker(10 * time.Millisecond); ; {
+			select {
+			case <-answered:
+				drop.Stop()
+				return
+			case <-drop.C:
+				if _, err := io.WriteString(connection, " "); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	reader := bufio.NewReader(connection)
+	response, err := http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, response.Body)
+	require.NoError(t, err)
+	_, err = reader.ReadByte()
+	var timeout net.Error
+	return response.StatusCode, err != nil && !(errors.As(err, &timeout) && timeout.Timeout())
+}
+
+func TestABodyThatComesDropByDropIsNotWaitedFor(t *testing.T) {
+	g := newGuarded(t)
+	g.guard.bodyTimeout = 200 * time.Millisecond
+	server := httptest.NewTLSServer(g.guard)
+	defer server.Close()
+	f := func(want int, method, header string) {
+		t.Helper()
+		code, closed := trickle(t, server, method, header)
+		require.Equal(t, want, code)
+		require.True(t, closed)
+		require.Empty(t, g.passed)
+	}
+	f(http.StatusRequestTimeout, "POST", header())
+	f(http.StatusRequestTimeout, "DELETE", header())
+	f(http.StatusRequestTimeout, "GET", header("-Audit-ID"))
+	f(http.StatusBadRequest, "POST", header("-Audit-ID")) // refused before the body is looked at
+}
+
+func TestAConnectionOutlivesTheDeadlinesOfItsBodies(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	var bodies []string
+	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		bodies = append(bodies, string(body))
+		select {
+		case <-r.Context().Done():
+			t.Error("a request was given up because of the deadline of its body")
+		case <-time.After(2 * timeout):
+		}
+	})
+	guard, err := newGuard(next, time.Now, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	require.NoError(t, err)
+	guard.bodyTimeout = timeout
+	server := httptest.NewTLSServer(guard)
+	defer server.Close()
+	f := func(method string, body io.Reader, reused bool) {
+		t.Helper()
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GotConn: func(info httptrace.GotConnInfo) { assert.Equal(t, reused, info.Reused) },
+		})
+		r, err := http.NewRequestWithContext(ctx, method, server.URL+mintPath, body)
+		require.NoError(t, err)
+		r.Header = http.Header{"X-Remote-User": {"jane"}, "Audit-Id": {anID}}
+		response, err := server.Client().Do(r)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode)
+	}
+	f("POST", strings.NewReader("{}"), false)
+	time.Sleep(2 * timeout)
+	f("POST", io.MultiReader(strings.NewReader("{ }")), true) // of unknown length
+	f("POST", nil, true)
+	f("GET", nil, true)
+	require.Equal(t, []string{"{}", "{ }", "", ""}, bodies)
+}
+
+func TestABodyOfUnknownLengthIsReadUpToTheLimit(t *testing.T) {
+	g := newGuarded(t)
+	f := func(want, length int) {
+		t.Helper()
+		chunk := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", length, strings.Repeat(" ", length))
+		response, _ := g.send(t, "POST", mintPath, header("Transfer-Encoding: chunked")+"\r\n"+chunk, "")
+		require.Equal(t, want, response.StatusCode)
+	}
+	f(http.StatusCreated, maxBody)
+	f(http.StatusRequestEntityTooLarge, maxBody+1)
+	require.Len(t, g.passed, 1)
+	body, err := io.ReadAll(g.passed[0].Body)
+	require.NoError(t, err)
+	require.Len(t, body, maxBody)
 }
 
 func TestAPlainRequestPassesWithItsAuditIDAndTheTimeOfItsReception(t *testing.T) {

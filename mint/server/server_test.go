@@ -364,6 +364,27 @@ func TestABodyOfUnknownLengthIsCutOffAtTheLimit(t *testing.T) {
 	require.Len(t, s.storage.made(), before)
 }
 
+func TestABodyThatDoesNotEndReachesNothing(t *testing.T) {
+	s := cluster(t)
+	before := len(s.storage.made())
+	client, err := rest.HTTPClientFor(s.RESTConfig(sandbox.Jane, 0))
+	require.NoError(t, err)
+	reader, writer := io.Pipe()
+	defer writer.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "POST", s.APIServerURL(0)+mintPath, reader)
+	require.NoError(t, err)
+	response, err := client.Do(r)
+	require.NoError(t, err)
+	answer, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusRequestTimeout, response.StatusCode)
+	require.Contains(t, string(answer), "send it at once")
+	require.Len(t, s.storage.made(), before)
+}
+
 func TestADryRunIsOne(t *testing.T) {
 	s := cluster(t)
 	code, answer := send(t, s.RESTConfig(sandbox.Jane, 0), "POST", mintPath+"?dryRun=All", nil, body)
