@@ -227,8 +227,8 @@ func (p *frontProxy) authenticator() (authenticator.Request, *authenticatorfacto
 	headers := &authenticatorfactory.RequestHeaderConfig{
 		UsernameHeaders:     headerrequest.StaticStringSlice{remoteUserHeader},
 		UIDHeaders:          headerrequest.StaticStringSlice{},
-		GroupHeaders:        headerrequest.StaticStringSlice{"X-Remote-Group"},
-		ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Remote-Extra-"},
+		GroupHeaders:        headerrequest.StaticStringSlice{remoteGroupHeader},
+		ExtraHeaderPrefixes: headerrequest.StaticStringSlice{remoteExtraPrefix},
 		CAContentProvider:   p,
 		AllowedClientNames:  headerrequest.StringSliceProviderFunc(p.allowedNames),
 	}

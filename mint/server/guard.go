@@ -23,18 +23,24 @@ import (
 )
 
 // Limits of a request, in bytes. With --audit-log-truncate-enabled, kube-apiserver drops an audit event that grows too
-// large, and the URI, the user name and the addresses stand in it, escaped. What kube-apiserver takes off a request
+// large, and the URI, the user's name, groups and extras, and the addresses stand in it, escaped. What kube-apiserver takes off a request
 // before it calls (parameters of the query that do not parse, headers named in Connection) stands in the event as well
 // and cannot be seen here: where events are truncated, such a request can be done without one.
 const (
 	maxURI       = 8 << 10
 	maxUsername  = 1024
+	maxIdentity  = 32 << 10 // of groups and extras in JSON, as the event holds them
 	maxForwarded = 1 << 10
 	maxBody      = 64 << 10
 )
 
-// remoteUserHeader is where kube-apiserver, as the front proxy, names the user on whose behalf it calls.
-const remoteUserHeader = "X-Remote-User"
+// Where kube-apiserver, as the front proxy, names the user on whose behalf it calls, the user's groups, and what else its
+// authenticator knows.
+const (
+	remoteUserHeader  = "X-Remote-User"
+	remoteGroupHeader = "X-Remote-Group"
+	remoteExtraPrefix = "X-Remote-Extra-"
+)
 
 // bodyTimeout is for how long the guard waits for a body. kube-apiserver hands bodies on as they come, and one that
 // comes drop by drop must not hold a place that others need.
@@ -134,7 +140,7 @@ func check(r *http.Request) *refusal {
 	if !isRead(r) {
 		// Expect goes first: its body must stay unread.
 		checks = append([]func(*http.Request) *refusal{checkExpect}, checks...)
-		checks = append(checks, checkConnection, checkForwarded, checkAuditID)
+		checks = append(checks, checkConnection, checkIdentity, checkForwarded, checkAuditID)
 	}
 	if r.Method == http.MethodPost {
 		checks = append(checks, checkBody, checkAccept, forceStrictFields)
@@ -220,6 +226,24 @@ func checkConnection(r *http.Request) *refusal {
 				return no
 			}
 		}
+	}
+	return nil
+}
+
+// checkIdentity refuses groups and extras that may push the audit event over its limit. Of an impersonated request these
+// are the impersonated user's; the impersonator's own cannot be seen here.
+func checkIdentity(r *http.Request) *refusal {
+	identity := map[string][]string{}
+	for name, values := range r.Header {
+		if name == remoteGroupHeader || strings.HasPrefix(name, remoteExtraPrefix) {
+			identity[name] = values
+		}
+	}
+	encoded, err := json.Marshal(identity)
+	if err != nil || len(encoded) > maxIdentity {
+		return &refusal{http.StatusBadRequest, "identity",
+			fmt.Sprintf("the user's groups and extras take %d bytes, and the audit event could be dropped for them: "+
+				"log in with, or impersonate, fewer groups, of at most %d bytes in all", len(encoded), maxIdentity)}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,10 @@ func TestARequestThatCouldEscapeTheLogIsRefused(t *testing.T) {
 	post("a user that is not UTF-8", 400, "=X-Remote-User: jane\xff")
 	post("a user of 1,025 bytes", 400, "=X-Remote-User: "+strings.Repeat("j", 1025))
 	post("addresses of 2 KB", 400, "X-Forwarded-For: "+strings.Repeat("192.0.2.1,", 200))
+	post("groups of 33 KB", 400, groups(33<<10)...)
+	post("groups of 11 KB that take 38 KB in the log", 400, "X-Remote-Group: "+strings.Repeat("<a", 11<<9))
+	post("an extra of 33 KB", 400, "X-Remote-Extra-Scopes: "+strings.Repeat("s", 33<<10))
+	post("groups and extras of 33 KB together", 400, append(groups(17<<10), "X-Remote-Extra-Scopes: "+strings.Repeat("s", 16<<10))...)
 	post("impersonation", 400, "Impersonate-User: ivan")
 	post("an empty content type", 415, "=Content-Type: ")
 	post("a body in YAML", 415, "=Content-Type: application/yaml")
@@ -160,6 +165,12 @@ func TestARequestThatCouldEscapeTheLogIsRefused(t *testing.T) {
 	f("a read by a user of 1,025 bytes", 400, "GET", mintPath, header("=X-Remote-User: "+strings.Repeat("j", 1025)), "")
 	f("a read by a user that is not UTF-8", 400, "GET", mintPath, header("=X-Remote-User: \xff"), "")
 	f("a delete without an audit id", 400, "DELETE", mintPath, header("-Audit-ID"), "")
+}
+
+// groups are headers with groups of so many bytes in all.
+func groups(length int) []string {
+	const size = 64
+	return slices.Repeat([]string{"X-Remote-Group: " + strings.Repeat("g", size)}, length/size)
 }
 
 func TestABodyIsUnreadWhenItWasExpectedToBeAskedFor(t *testing.T) {
@@ -308,6 +319,7 @@ func TestAPlainRequestPassesWithItsAuditIDAndTheTimeOfItsReception(t *testing.T)
 	f("from kubectl create --raw", mintPath, "=Accept: application/json, */*", "-Content-Type")
 	f("without Accept", mintPath, "-Accept")
 	f("by a user of 1,024 bytes", mintPath, "=X-Remote-User: "+strings.Repeat("j", 1024))
+	f("by a user of many groups", mintPath, append(groups(24<<10), "X-Remote-Extra-Scopes: "+strings.Repeat("s", 6<<10))...)
 	f("by a user with any Unicode", mintPath, `=X-Remote-User: "*>日本 `+"\U0001F511")
 	f("asking for lax fields", mintPath+"?fieldValidation=Ignore")
 	f("asking for lax fields twice", mintPath+"?fieldValidation=Strict&fieldValidation=Ignore")
