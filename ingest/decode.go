@@ -41,11 +41,7 @@ func (e *DecodeError) Error() string {
 // eventStart is what every line of kube-apiserver's begins with. It cannot stand inside a JSON string.
 var eventStart = []byte(`{"kind":"Event"`)
 
-const (
-	decisionAnnotation = "authorization.k8s.io/decision"
-	reasonAnnotation   = "authorization.k8s.io/reason"
-	closedEarly        = "Connection closed early"
-)
+const reasonAnnotation = "authorization.k8s.io/reason"
 
 // Decode decodes one audit event and reports whether it is ours: a request for a mint or revoke at any stage, or a
 // write of an account Secret at a final stage. A line that cannot be ours is not decoded, so it gives no error whatever
@@ -190,11 +186,11 @@ func reduce(e *event.Event) {
 	e.RequestReceivedTimestamp = e.RequestReceivedTimestamp.UTC()
 	e.StageTimestamp = e.StageTimestamp.UTC()
 	for key := range e.Annotations {
-		if key != decisionAnnotation && key != reasonAnnotation {
+		if key != event.DecisionAnnotation && key != reasonAnnotation {
 			delete(e.Annotations, key)
 		}
 	}
-	if e.IsWrite() && e.ResponseStatus != nil && e.ResponseStatus.Message != closedEarly {
+	if e.IsWrite() && e.ResponseStatus != nil && e.ResponseStatus.Message != event.ClosedEarly {
 		e.ResponseStatus.Message = ""
 	}
 	bound(e)
