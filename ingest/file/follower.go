@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mintlog/mintlog/ingest"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/stream"
 )
 
 // A follower follows one log: the file at its path, and before it the rotated files that have not been read.
@@ -236,23 +238,24 @@ func (f *follower) gap(what string, bounds ...any) {
 	f.log.Error("A part of the audit log is missing: "+what, bounds...)
 }
 
-// publish publishes the batch, again and again until it is acknowledged. It reports false when ctx ended first; a
-// publication under way then has some time to come to its end.
+// publish publishes the batch, again and again until it is acknowledged, but for events that are too large for the
+// stream, which leave the batch. It reports false when ctx ended first; a publication under way then has some time to
+// come to its end.
 func (f *follower) publish(ctx context.Context) bool {
-	if len(f.batch) == 0 {
-		return true
-	}
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(publishGrace, cancel) })()
 	failing := false
-	for delay := f.tailer.options.RetryFirst; ; delay = min(2*delay, f.tailer.options.RetryLast) {
+	for delay := f.tailer.options.RetryFirst; len(f.batch) > 0; delay = min(2*delay, f.tailer.options.RetryLast) {
 		err := f.tailer.options.Publisher.Publish(patient, f.batch)
 		if err == nil {
 			if failing {
 				f.log.Info("Events are published again")
 			}
 			return true
+		}
+		if f.dropTooLarge(err) {
+			continue
 		}
 		f.count(f.tailer.metrics.publishFailures, 1)
 		if !failing && ctx.Err() == nil {
@@ -264,4 +267,16 @@ func (f *follower) publish(ctx context.Context) bool {
 			return false
 		}
 	}
+	return true
+}
+
+// dropTooLarge takes the event out of the batch that err says can never be published, and reports whether it does.
+func (f *follower) dropTooLarge(err error) bool {
+	var large *stream.TooLargeError
+	if !errors.As(err, &large) || large.Index < 0 || large.Index >= len(f.batch) {
+		return false
+	}
+	f.batch = slices.Delete(f.batch, large.Index, large.Index+1)
+	f.drop(f.current.scanner.Offset(), large.Size, tooLarge, err)
+	return true
 }

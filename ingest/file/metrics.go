@@ -13,6 +13,7 @@ const (
 	oversized = "oversized" // a line longer than ingest.DefaultMaxLine
 	torn      = "torn"      // what a crash left of a line, with the next event behind it
 	truncated = "truncated" // the beginning of a line whose rest went when its file was truncated
+	tooLarge  = "too_large" // an event that the stream's server does not take, counted as it would have been sent
 )
 
 // metrics are those of all logs of a Tailer.
@@ -62,7 +63,7 @@ func (m *metrics) begin(source string) {
 	for _, reason := range reasons {
 		m.decodeErrors.WithLabelValues(source, reason)
 	}
-	for _, reason := range append(reasons, oversized, torn, truncated) {
+	for _, reason := range append(reasons, oversized, torn, truncated, tooLarge) {
 		m.droppedBytes.WithLabelValues(source, reason)
 	}
 	m.lag.WithLabelValues(source)
