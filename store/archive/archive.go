@@ -59,24 +59,8 @@ func New(baseURL string, client *http.Client) *Archive {
 	return &Archive{base: strings.TrimRight(baseURL, "/"), client: client}
 }
 
-// Insert sends the events in bounded batches. An event that is too long is a *TooLongError, and nothing was sent then.
-// VictoriaLogs answers success for what it drops, and shows what it takes after about a second: ask Present.
-func (a *Archive) Insert(ctx context.Context, list []event.Event) error {
-	lines := make([][]byte, len(list))
-	for i := range list {
-		line, err := encode(&list[i])
-		var tooLong *TooLongError
-		if errors.As(err, &tooLong) {
-			tooLong.Index = i
-		}
-		if err != nil {
-			return err
-		}
-		lines[i] = line
-	}
-	return a.insertLines(ctx, lines)
-}
-
+// insertLines sends lines in bounded batches. VictoriaLogs answers success for what it drops, and shows what it takes
+// after about a second: ask present.
 func (a *Archive) insertLines(ctx context.Context, lines [][]byte) error {
 	for first := 0; first < len(lines); {
 		size, end := 0, first
@@ -261,9 +245,17 @@ func readRows(answer io.Reader, handle func(row) error) error {
 	return nil
 }
 
-// Present returns the identities of those events that the archive shows. What was inserted within about a second may
+// A reference is what finds an event in the archive.
+type reference struct {
+	identity string
+	time     time.Time // that it is filed under
+}
+
+func referenceTo(e *event.Event) reference { return reference{e.Identity(), rowTime(e)} }
+
+// present returns the identities of those events that the archive shows. What was inserted within about a second may
 // not be shown yet.
-func (a *Archive) Present(ctx context.Context, list []event.Event) (map[string]bool, error) {
+func (a *Archive) present(ctx context.Context, list []reference) (map[string]bool, error) {
 	present := map[string]bool{}
 	for first := 0; first < len(list); first += idsPerQuery {
 		part := list[first:min(len(list), first+idsPerQuery)]
@@ -278,15 +270,15 @@ func (a *Archive) Present(ctx context.Context, list []event.Event) (map[string]b
 	return present, nil
 }
 
-func presentQuery(list []event.Event) string {
-	first, last := rowTime(&list[0]), rowTime(&list[0])
+func presentQuery(list []reference) string {
+	first, last := list[0].time, list[0].time
 	ids := make([]string, len(list))
-	for i := range list {
-		ids[i] = quote(list[i].Identity())
-		if t := rowTime(&list[i]); t.Before(first) {
-			first = t
-		} else if t.After(last) {
-			last = t
+	for i, r := range list {
+		ids[i] = quote(r.identity)
+		if r.time.Before(first) {
+			first = r.time
+		} else if r.time.After(last) {
+			last = r.time
 		}
 	}
 	return timeFilter(first, last.Add(time.Microsecond)) + " _stream:{log_source=" + quote(logSource) + "} " +

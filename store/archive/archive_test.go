@@ -28,7 +28,7 @@ func TestEventsComeBackFromVictoriaLogsAsTheyWere(t *testing.T) {
 	want[1].ImpersonatedUser = &event.User{Username: "olga"}
 	want[2].ImpersonatedUser = &event.User{}
 	want[3].Annotations, want[3].ResponseStatus = nil, nil
-	require.NoError(t, v.archive().Insert(t.Context(), want))
+	require.NoError(t, insert(t, v.archive(), want))
 	v.show()
 	got := query(t, v.archive(), Query{})
 	slices.Reverse(got)
@@ -36,6 +36,26 @@ func TestEventsComeBackFromVictoriaLogsAsTheyWere(t *testing.T) {
 		want[i].Source = "archive"
 	}
 	assert.Equal(t, want, got)
+}
+
+// insert sends events as the archiver does.
+func insert(t testing.TB, a *Archive, list []event.Event) error {
+	t.Helper()
+	lines := make([][]byte, len(list))
+	for i := range list {
+		line, err := encode(&list[i])
+		require.NoError(t, err)
+		lines[i] = line
+	}
+	return a.insertLines(t.Context(), lines)
+}
+
+func references(list []event.Event) []reference {
+	to := make([]reference, len(list))
+	for i := range list {
+		to[i] = referenceTo(&list[i])
+	}
+	return to
 }
 
 func TestAnyEventKeepsItsIdentityThroughVictoriaLogs(t *testing.T) {
@@ -48,9 +68,9 @@ func TestAnyEventKeepsItsIdentityThroughVictoriaLogs(t *testing.T) {
 		list = append(list, e)
 		want[e.Identity()] = true
 	}
-	require.NoError(t, v.archive().Insert(t.Context(), list))
+	require.NoError(t, insert(t, v.archive(), list))
 	v.show()
-	present, err := v.archive().Present(t.Context(), list)
+	present, err := v.archive().present(t.Context(), references(list))
 	require.NoError(t, err)
 	assert.Equal(t, want, present)
 	got := map[string]bool{}
@@ -75,7 +95,7 @@ func TestAQueryFindsByAnyNameExactlyTheEventsThatBearIt(t *testing.T) {
 		byUser.User.Username, byNamespace.ObjectRef.Namespace, byName.ObjectRef.Name, byID.AuditID = name, name, name, name
 		list = append(list, byUser, byNamespace, byName, byID)
 	}
-	require.NoError(t, v.archive().Insert(t.Context(), list))
+	require.NoError(t, insert(t, v.archive(), list))
 	v.show()
 	for i, name := range names {
 		extra := 0
@@ -97,7 +117,7 @@ func TestAQueryIsNarrowedByEachOfItsFields(t *testing.T) {
 	impersonated.User.Username, impersonated.ImpersonatedUser = "root", &event.User{Username: "olga"}
 	foreign.ObjectRef = &event.ObjectRef{Resource: "secrets", Namespace: "tenant-acme", Name: "postgres-orders-app"}
 	all := []event.Event{mint, revoke, write, impersonated, foreign}
-	require.NoError(t, v.archive().Insert(t.Context(), all))
+	require.NoError(t, insert(t, v.archive(), all))
 	v.show()
 	f := func(q Query, want ...event.Event) {
 		t.Helper()
@@ -121,7 +141,7 @@ func TestAnEventInsertedTwiceOrWrittenByAnotherPipelineTooComesOnce(t *testing.T
 	v := startVictoriaLogs(t)
 	list := mints(0, 50)
 	for range 3 {
-		require.NoError(t, v.archive().Insert(t.Context(), list))
+		require.NoError(t, insert(t, v.archive(), list))
 	}
 	var lines [][]byte
 	for i := range list {
@@ -146,7 +166,7 @@ func TestAQueryPagesThroughTheNewestFirstAndStopsAtItsLimit(t *testing.T) {
 	for i := range 3*pageSize + 7 { // more of one time than a page holds
 		list[i+300].RequestReceivedTimestamp = list[300].RequestReceivedTimestamp
 	}
-	require.NoError(t, v.archive().Insert(t.Context(), list))
+	require.NoError(t, insert(t, v.archive(), list))
 	v.show()
 	got := query(t, v.archive(), Query{})
 	assert.ElementsMatch(t, identities(list), identities(got))
@@ -160,7 +180,7 @@ func TestAQueryPagesThroughTheNewestFirstAndStopsAtItsLimit(t *testing.T) {
 
 func TestAQueryEndsWithItsHandlersErrorOrItsContext(t *testing.T) {
 	v := startVictoriaLogs(t)
-	require.NoError(t, v.archive().Insert(t.Context(), mints(0, 10)))
+	require.NoError(t, insert(t, v.archive(), mints(0, 10)))
 	v.show()
 	full := errors.New("full")
 	assert.ErrorIs(t, v.archive().Query(t.Context(), Query{}, func(event.Event) error { return full }), full)
@@ -174,9 +194,9 @@ func TestALongEventAmongOthersIsStoredAndSoAreTheOthers(t *testing.T) {
 	list := mints(0, 1002)
 	list[1].UserAgent = strings.Repeat("a", 400<<10)
 	list[2].ObjectRef.Name = strings.Repeat("n", 220<<10)
-	require.NoError(t, v.archive().Insert(t.Context(), list))
+	require.NoError(t, insert(t, v.archive(), list))
 	v.show()
-	present, err := v.archive().Present(t.Context(), list)
+	present, err := v.archive().present(t.Context(), references(list))
 	require.NoError(t, err)
 	assert.Len(t, present, 1002)
 }
@@ -208,7 +228,7 @@ func TestInsertsAreSplitIntoBatchesBelowFourMegabytes(t *testing.T) {
 	for i := range list {
 		list[i].ObjectRef.Name = strings.Repeat("n", 200<<10)
 	}
-	require.NoError(t, archive.Insert(t.Context(), list))
+	require.NoError(t, insert(t, archive, list))
 	lines := 0
 	for _, body := range *bodies {
 		assert.Less(t, len(body), 4<<20)
@@ -217,13 +237,13 @@ func TestInsertsAreSplitIntoBatchesBelowFourMegabytes(t *testing.T) {
 	assert.Equal(t, 60, lines)
 	assert.Len(t, *bodies, 4)
 
-	require.NoError(t, archive.Insert(t.Context(), nil))
+	require.NoError(t, insert(t, archive, nil))
 	assert.Len(t, *bodies, 4, "nothing to send is not sent")
 }
 
 func TestAnInsertThatIsRefusedIsATypedErrorWithoutWhatWasSent(t *testing.T) {
 	archive, _ := record(t, http.StatusBadRequest)
-	err := archive.Insert(t.Context(), mints(0, 1))
+	err := insert(t, archive, mints(0, 1))
 	var status *StatusError
 	require.ErrorAs(t, err, &status)
 	assert.Equal(t, http.StatusBadRequest, status.Code)
@@ -239,8 +259,8 @@ func TestAQueryThatVictoriaLogsDoesNotUnderstandIsAnErrorThatSaysWhy(t *testing.
 func TestTheArchiveIsReplayedInBoundedBatchesEachEventOnce(t *testing.T) {
 	v := startVictoriaLogs(t)
 	list := mints(0, 2*replayBatch+1)
-	require.NoError(t, v.archive().Insert(t.Context(), list))
-	require.NoError(t, v.archive().Insert(t.Context(), list[:100]))
+	require.NoError(t, insert(t, v.archive(), list))
+	require.NoError(t, insert(t, v.archive(), list[:100]))
 	v.show()
 	var got []event.Event
 	count, err := v.archive().ReplayInto(t.Context(), Query{}, func(_ context.Context, batch []event.Event) error {

@@ -168,9 +168,10 @@ type misses struct {
 	counted int // those at which others were found: the archive worked, and this event was dropped
 }
 
-// held is an event that the archive was sent or has, until that is read back.
+// held stands for an event that the archive was sent or has, until that is read back. The event itself is let go: what
+// is held has no more than a few hundred bytes each.
 type held struct {
-	event    event.Event
+	reference
 	messages []*stream.Message
 	due      time.Time
 }
@@ -223,15 +224,16 @@ func (f *fill) take(ctx context.Context, messages []*stream.Message) error {
 	fresh := map[string]*held{}
 	var list []event.Event
 	for _, m := range messages {
-		id := m.Event.Identity()
-		if h := f.held[id]; h != nil {
+		r := referenceTo(&m.Event)
+		if h := f.held[r.identity]; h != nil {
 			h.messages = append(h.messages, m)
-		} else if h := fresh[id]; h != nil {
+		} else if h := fresh[r.identity]; h != nil {
 			h.messages = append(h.messages, m)
 		} else {
-			fresh[id] = &held{event: m.Event, messages: []*stream.Message{m}}
+			fresh[r.identity] = &held{reference: r, messages: []*stream.Message{m}}
 			list = append(list, m.Event)
 		}
+		m.Event = event.Event{}
 	}
 	if len(list) == 0 {
 		return nil
@@ -257,7 +259,11 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 			f.log.Info("the archive cannot be made to show what it has; it was given time to", "error", err)
 		}
 	}
-	present, err := f.options.Archive.Present(ctx, list)
+	references := make([]reference, len(list))
+	for i := range list {
+		references[i] = referenceTo(&list[i])
+	}
+	present, err := f.options.Archive.present(ctx, references)
 	if err != nil {
 		return err
 	}
@@ -266,7 +272,7 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 	bounds := f.bounds(ctx)
 	var lines [][]byte
 	for i := range list {
-		id := list[i].Identity()
+		id := references[i].identity
 		if present[id] {
 			continue
 		}
@@ -294,10 +300,10 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 // confirm acknowledges what is read back when it is due, and gives back what is missing.
 func (f *fill) confirm(ctx context.Context) error {
 	now := f.options.Now()
-	var due []event.Event
+	var due []reference
 	for _, h := range f.held {
 		if !now.Before(h.due) {
-			due = append(due, h.event)
+			due = append(due, h.reference)
 		}
 	}
 	if len(due) == 0 {
@@ -305,10 +311,10 @@ func (f *fill) confirm(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	present, err := f.options.Archive.Present(ctx, due)
+	present, err := f.options.Archive.present(ctx, due)
 	missing := 0
-	for i := range due {
-		id := due[i].Identity()
+	for _, r := range due {
+		id := r.identity
 		h := f.held[id]
 		delete(f.held, id)
 		switch {
@@ -369,7 +375,7 @@ func (f *fill) giveBack(h *held, missesBefore int) {
 
 func (f *fill) setAside(h *held, reason string) {
 	f.metrics.setAside.WithLabelValues(reason).Inc()
-	f.log.Error("an event is not archived", "reason", reason, "event", h.event.Identity(), "received", h.event.RequestReceivedTimestamp)
+	f.log.Error("an event is not archived", "reason", reason, "event", h.identity, "received", h.time)
 	for _, m := range h.messages {
 		if err := m.Term("not archived: " + reason); err != nil {
 			f.log.Warn("set a message aside", "sequence", m.Sequence, "error", err)

@@ -117,11 +117,26 @@ func TestNothingIsRepeatedAfterAStopBetweenInsertAndAcknowledgement(t *testing.T
 	assert.Equal(t, 310, v.rows())
 }
 
+func TestWhatWaitsForItsConfirmationHoldsNoEvent(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
+	a, err := NewArchiver(ArchiverOptions{Archive: v.archive(), Stream: s, Settle: time.Hour, Log: slog.New(slog.NewTextHandler(logWriter{t}, nil))})
+	require.NoError(t, err)
+	f := a.newFill(stream.ArchiverEvents)
+	require.NoError(t, f.step(t.Context()))
+	require.Len(t, f.held, 3)
+	for _, h := range f.held {
+		require.Len(t, h.messages, 1)
+		assert.Zero(t, h.messages[0].Event)
+	}
+}
+
 func TestWhatTheArchiveHasFromElsewhereOrTheStreamHasTwiceIsNotInsertedAgain(t *testing.T) {
 	t.Parallel()
 	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
 	list := mints(0, 20)
-	require.NoError(t, v.archive().Insert(t.Context(), list[:5]))
+	require.NoError(t, insert(t, v.archive(), list[:5]))
 	require.NoError(t, s.Publish(t.Context(), list))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -140,7 +155,7 @@ func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
 	list := mints(0, 400)
 	require.NoError(t, s.Publish(t.Context(), list[:200]))
 	require.Eventually(t, func() bool {
-		present, err := v.archive().Present(t.Context(), list[:200])
+		present, err := v.archive().present(t.Context(), references(list[:200]))
 		return assert.NoError(t, err) && len(present) == 200
 	}, 30*time.Second, 5*time.Millisecond)
 	time.Sleep(2 * time.Second) // an archiver that believes what is shown at once would have acknowledged by now

@@ -29,22 +29,8 @@ const (
 	shrunkElements = 16
 )
 
-// ErrTooLong is what a TooLongError is.
-var ErrTooLong = errors.New("event is longer than a line of the archive may be")
-
-// A TooLongError names an event that stays too long though everything was cut that may be cut.
-type TooLongError struct {
-	Index    int    // in the events passed to Insert
-	Identity string // the event's
-	Size     int    // bytes of the shortest line
-}
-
-func (e *TooLongError) Error() string {
-	return fmt.Sprintf("event %d (%s): %d bytes exceed the archive's limit of %d a line", e.Index, e.Identity, e.Size, maxLine)
-}
-
-// Is makes errors.Is(err, ErrTooLong) hold.
-func (e *TooLongError) Is(target error) bool { return target == ErrTooLong }
+// errTooLong is returned for an event that stays too long though everything was cut that may be cut.
+var errTooLong = fmt.Errorf("event is longer than the %d bytes of a line of the archive", maxLine)
 
 // A row is an event as VictoriaLogs has it: flat, and every value a string. An empty value is an absent one.
 type row map[string]string
@@ -68,7 +54,6 @@ const (
 	// fieldImpersonated is there because an impersonated user of no name would leave nothing else.
 	fieldImpersonated = "impersonated"
 
-	decision  = "authorization.k8s.io/decision" // an annotation
 	logSource = "audit_log"
 	// noURI stands for an empty requestURI: VictoriaLogs puts a text of its own in place of an empty message.
 	noURI = "-"
@@ -88,7 +73,7 @@ func encode(e *event.Event) ([]byte, error) {
 		return nil, err
 	}
 	if len(line) > maxLine {
-		return nil, &TooLongError{Identity: e.Identity(), Size: len(line)}
+		return nil, errTooLong
 	}
 	return line, nil
 }
@@ -141,7 +126,7 @@ func toRow(e *event.Event) row {
 	for _, key := range someKeys(e.Annotations, "annotations.") {
 		r["annotations."+key] = e.Annotations[key]
 	}
-	r["annotations."+decision] = e.Annotations[decision] // its identity rests on this one, whatever the others are
+	r["annotations."+event.DecisionAnnotation] = e.Annotations[event.DecisionAnnotation] // its identity rests on this one, whatever the others are
 	maps.DeleteFunc(r, func(_, value string) bool { return value == "" })
 	return r
 }
@@ -331,7 +316,7 @@ func shrink(e event.Event) event.Event {
 	}
 	annotations := map[string]string{}
 	for key, value := range e.Annotations {
-		if key == decision {
+		if key == event.DecisionAnnotation {
 			annotations[key] = value
 		} else {
 			annotations[key] = cut(value)
