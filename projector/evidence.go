@@ -76,8 +76,8 @@ func reduce(e event.Event) event.Event {
 			APIGroup: o.APIGroup, Resource: o.Resource, Subresource: o.Subresource, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
 		}
 	}
-	if decision := e.Annotations[decisionAnnotation]; decision != "" {
-		reduced.Annotations = map[string]string{decisionAnnotation: decision}
+	if decision := e.Annotations[event.DecisionAnnotation]; decision != "" {
+		reduced.Annotations = map[string]string{event.DecisionAnnotation: decision}
 	}
 	if s := e.ResponseStatus; s != nil && s.Code != 0 {
 		reduced.ResponseStatus = &event.ResponseStatus{Code: s.Code}
@@ -87,8 +87,6 @@ func reduce(e event.Event) event.Event {
 	}
 	return reduced
 }
-
-const decisionAnnotation = "authorization.k8s.io/decision"
 
 func size(e event.Event) int { return len(encode([]event.Event{e})) - len("[]") }
 

@@ -1,19 +1,17 @@
 package projector
 
-import "github.com/mintlog/mintlog/store/history"
+import (
+	"maps"
 
-// maxAnnotationBytes is what the API server takes of keys and values together on one object.
-const maxAnnotationBytes = 256 << 10
+	"github.com/mintlog/mintlog/store/history"
+)
 
 // fit encodes a history so that it goes with the other annotations: entries are dropped, the oldest first, then the
 // messages of findings, then all. The empty history is no annotation. dropped counts what is missing.
 func fit(h history.History, annotations map[string]string) (annotation string, dropped int) {
-	room := maxAnnotationBytes - len(history.Annotation)
-	for key, value := range annotations {
-		if key != history.Annotation {
-			room -= len(key) + len(value)
-		}
-	}
+	others := maps.Clone(annotations)
+	delete(others, history.Annotation)
+	room := history.MaxAnnotationBytes - history.AnnotationBytes(others) - len(history.Annotation)
 	for len(h.Entries) > 0 && len(h.Encode()) > room {
 		h.Entries = h.Entries[:len(h.Entries)-1]
 		dropped++

@@ -29,7 +29,7 @@ func TestAHistoryIsCutToTheRoomThatItsSecretHas(t *testing.T) {
 	}
 	f := func(room int, want history.History, wantDropped int) {
 		t.Helper()
-		others := map[string]string{"k": strings.Repeat("v", maxAnnotationBytes-len(history.Annotation)-1-room), history.Annotation: "what stands there does not count"}
+		others := map[string]string{"k": strings.Repeat("v", history.MaxAnnotationBytes-len(history.Annotation)-1-room), history.Annotation: "what stands there does not count"}
 		annotation, dropped := fit(whole, others)
 		require.LessOrEqual(t, len(annotation), room)
 		got, err := history.Parse(annotation)

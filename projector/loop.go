@@ -33,9 +33,6 @@ const (
 	defaultWorkers       = 8
 	defaultSettleIntents = 75 * time.Second // kube-apiserver gives up a request after 60 s
 
-	// accountLabel is "true" on every account Secret.
-	accountLabel = "credentials.cozystack.io/account"
-
 	// settled is how long after the reception of a request that nobody saw succeed its entry can still come.
 	settled = commitLimit + clockSkew + time.Second
 	// commitDelay is what a commit waits for its request, which is logged right after it.
@@ -232,7 +229,7 @@ func (l *Loop) project(ctx context.Context, t target, messages []*stream.Message
 			return l.ungranted(t, messages), nil
 		case err != nil:
 			return nil, safe(errRead, err)
-		case secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[accountLabel] != "true":
+		case secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[event.AccountLabel] != "true":
 			return nil, nil
 		}
 		book, broken := ledger.Parse(secret.Annotations[ledger.Annotation])

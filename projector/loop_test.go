@@ -171,7 +171,7 @@ func (a *applicant) createSecret() *corev1.Secret {
 	book = book.Append(ledger.Entry{ID: newID(a.t), Operation: ledger.Create, At: time.Now(), Stored: book.StoredDigest("", []byte("first"))})
 	secret, err := a.admin.CoreV1().Secrets(a.namespace).Create(a.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: a.secretName(), Labels: map[string]string{accountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()},
+			Name: a.secretName(), Labels: map[string]string{event.AccountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()},
 		},
 		Type: corev1.SecretTypeBasicAuth,
 		Data: map[string][]byte{"username": []byte("app"), "password": []byte("first")},
@@ -493,7 +493,7 @@ func TestAMintThatCreatesTheSecretIsAttributedThoughItsClientLeftBefore(t *testi
 	require.Eventually(t, func() bool { return len(b.loop.events.all()) == 1 }, 10*time.Second, 10*time.Millisecond)
 	book = book.Append(ledger.Entry{ID: newID(t), Operation: ledger.Mint, At: time.Now(), AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
 	_, err := b.mint.CoreV1().Secrets(b.namespace).Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: a.secretName(), Labels: map[string]string{accountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()}},
+		ObjectMeta: metav1.ObjectMeta{Name: a.secretName(), Labels: map[string]string{event.AccountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()}},
 		Type:       corev1.SecretTypeBasicAuth,
 		Data:       map[string][]byte{"username": []byte("app"), "password": []byte("x")},
 	}, metav1.CreateOptions{})
@@ -557,11 +557,11 @@ func TestEventsOfWhatIsNoAccountAreLetGo(t *testing.T) {
 	unlabelled, opaque, broken, gone := b.newAccount("postgres-a.app"), &applicant{bench: b, credential: "postgres-b.app"}, b.newAccount("postgres-c.app"), &applicant{bench: b, credential: "postgres-d.app"}
 	minted := unlabelled.operate("jane")
 	sameOfOpaque := opaque.requestOf(minted.AuditID, "jane", minted.RequestReceivedTimestamp)
-	unlabelled.update(b.admin, func(s *corev1.Secret) { delete(s.Labels, accountLabel) })
+	unlabelled.update(b.admin, func(s *corev1.Secret) { delete(s.Labels, event.AccountLabel) })
 	opaque.grant()
 	gone.grant()
 	_, err := b.admin.CoreV1().Secrets(b.namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Name: opaque.secretName(), Labels: map[string]string{accountLabel: "true"}, Annotations: unlabelled.secret().Annotations,
+		Name: opaque.secretName(), Labels: map[string]string{event.AccountLabel: "true"}, Annotations: unlabelled.secret().Annotations,
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	broken.update(b.admin, func(s *corev1.Secret) { s.Annotations[ledger.Annotation] = `{"account":"hunter2"` })
@@ -787,10 +787,7 @@ func TestAHistoryThatDoesNotFitBesideOtherAnnotationsIsCutShort(t *testing.T) {
 	a := b.newAccount("postgres-orders.app")
 	a.update(b.admin, func(s *corev1.Secret) {
 		s.Annotations["padding"] = ""
-		room := maxAnnotationBytes - len(history.Annotation)
-		for key, value := range s.Annotations {
-			room -= len(key) + len(value)
-		}
+		room := history.MaxAnnotationBytes - history.AnnotationBytes(s.Annotations) - len(history.Annotation)
 		s.Annotations["padding"] = strings.Repeat("p", room-4000) // for four ledger entries and two operations by such a name
 	})
 	long := strings.Repeat("l", 1000)
