@@ -177,6 +177,7 @@ func (f *follower) step(ctx context.Context) (bool, error) {
 func (f *follower) settle(ctx context.Context, before int64) bool {
 	m := f.tailer.metrics
 	f.count(m.matched, int64(len(f.batch)))
+	f.batch = urgentFirst(f.batch)
 	if !f.publish(ctx) {
 		return false
 	}
@@ -190,6 +191,23 @@ func (f *follower) settle(ctx context.Context, before int64) bool {
 		f.save()
 	}
 	return true
+}
+
+// urgentFirst puts what histories are made of before receptions, on which mints may wait, and these before what was
+// refused, of which anybody can cause any number. Otherwise it keeps the order.
+func urgentFirst(batch []event.Event) []event.Event {
+	var done, received, refused []event.Event
+	for _, e := range batch {
+		switch {
+		case e.Stage == event.RequestReceived:
+			received = append(received, e)
+		case e.Eligible():
+			done = append(done, e)
+		default:
+			refused = append(refused, e)
+		}
+	}
+	return slices.Concat(done, received, refused)
 }
 
 func (f *follower) save() {
