@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -324,10 +325,10 @@ func TestTheLifeOfAnApplication(t *testing.T) {
 	install(t, ns, "Life", "app", "new")
 	assert.NotEqual(t, fresh.UID, awaitSecret(t, ns, "life-orders.new.account").UID)
 
-	// Without accounts nothing is granted, least of all by a rule without names.
+	// Without accounts nothing that can exist is granted, least of all by a rule without names.
 	install(t, ns, "Life")
 	awaitNoSecret(t, ns, "life-orders.app.account")
-	assert.Empty(t, granted(t, ns, "life-orders"))
+	assert.Equal(t, []string{"_"}, granted(t, ns, "life-orders"))
 	_, err = admin().RbacV1().RoleBindings(ns).Get(t.Context(), "credentials-life-orders", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err))
 }
@@ -671,7 +672,7 @@ func TestDriftOfLabelsOwnerAndGrantIsPutBackWithoutTouchingThePassword(t *testin
 	assert.Equal(t, before.Annotations, after.Annotations)
 
 	_, err = admin().RbacV1().Roles(ns).Patch(t.Context(), "credentials-drift-orders", types.MergePatchType,
-		[]byte(`{"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["get"]}]}`), metav1.PatchOptions{})
+		[]byte(`{"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["get","patch","delete"]}]}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	_, err = admin().RbacV1().RoleBindings(ns).Patch(t.Context(), "credentials-drift-orders", types.MergePatchType,
 		[]byte(`{"subjects":[{"kind":"ServiceAccount","name":"default","namespace":"default"}]}`), metav1.PatchOptions{})
@@ -684,6 +685,93 @@ func TestDriftOfLabelsOwnerAndGrantIsPutBackWithoutTouchingThePassword(t *testin
 	require.Len(t, binding.Subjects, 1)
 	assert.Equal(t, "projector", binding.Subjects[0].Name)
 	assert.Equal(t, sandbox.Namespace, binding.Subjects[0].Namespace)
+}
+
+func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
+	define(t, "Adopted", nil)
+	rule := func(resource string, names ...string) []rbacv1.PolicyRule {
+		return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{resource}, ResourceNames: names, Verbs: []string{"get", "patch"}}}
+	}
+	ours := rule("secrets", "adopted-orders.app.account")
+	made := map[string]*rbacv1.Role{}
+	f := func(name, owner string, rules []rbacv1.PolicyRule) {
+		t.Helper()
+		ns := tenant(t, "tenant-role-"+name)
+		release := install(t, ns, "Adopted", "app")
+		something, err := admin().CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "something"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		role := &rbacv1.Role{Rules: rules, ObjectMeta: metav1.ObjectMeta{
+			Name: "credentials-adopted-orders", Annotations: map[string]string{"credentials.cozystack.io/found": "[]"},
+		}}
+		switch owner {
+		case "application":
+			role.OwnerReferences = []metav1.OwnerReference{account.Owner(&cluster.Release{Name: "adopted-orders", UID: release})}
+		case "something":
+			role.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: something.Name, UID: something.UID}}
+		}
+		made[ns], err = admin().RbacV1().Roles(ns).Create(t.Context(), role, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	f("nobodys", "", nil)
+	f("nobodys-like-ours", "", ours)
+	f("anothers", "something", ours)
+	f("without-rules", "application", nil)
+	f("with-another-rule", "application", rule("configmaps"))
+	f("for-another-secret", "application", rule("secrets", "theirs"))
+	run(t)
+	define(t, "Adopted", users)
+	awaitSight(t, "Adopted")
+	for ns, before := range made {
+		eventually(t, "an Event in "+ns, func() bool { return len(events(t, ns, "ForeignRole")) == 1 })
+		role, err := admin().RbacV1().Roles(ns).Get(t.Context(), before.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before, role, ns)
+		_, err = admin().RbacV1().RoleBindings(ns).Get(t.Context(), before.Name, metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err), ns)
+	}
+	const ns = "tenant-role-nobodys"
+	require.NoError(t, admin().RbacV1().Roles(ns).Delete(t.Context(), "credentials-adopted-orders", metav1.DeleteOptions{}))
+	install(t, ns, "Adopted", "app", "more")
+	eventually(t, "a grant of our own", func() bool {
+		role, err := admin().RbacV1().Roles(ns).Get(t.Context(), "credentials-adopted-orders", metav1.GetOptions{})
+		return err == nil && len(role.OwnerReferences) == 1
+	})
+	assert.Equal(t, []string{"adopted-orders.app.account", "adopted-orders.more.account"}, granted(t, ns, "adopted-orders"))
+}
+
+func TestNobodyBindsHimselfToARoleBeforeItGainsRules(t *testing.T) {
+	run(t)
+	ns := tenant(t, "tenant-binder")
+	define(t, "Bound", users)
+	awaitSight(t, "Bound")
+	install(t, ns, "Bound")
+	found(t, ns, "bound-orders")
+	rbac := admin().RbacV1()
+	for _, role := range []*rbacv1.Role{
+		{ObjectMeta: metav1.ObjectMeta{Name: "binder"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"rolebindings"}, Verbs: []string{"create"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "empty"}},
+	} {
+		_, err := rbac.Roles(ns).Create(t.Context(), role, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	binding := func(role string) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "own-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "mallory"}},
+		}
+	}
+	_, err := rbac.RoleBindings(ns).Create(t.Context(), binding("binder"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	config := servers().RESTConfig(sandbox.ClusterAdmin, 0)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "mallory"}
+	mallory := kubernetes.NewForConfigOrDie(config).RbacV1().RoleBindings(ns)
+	eventually(t, "mallory may bind what grants nothing", func() bool {
+		_, err := mallory.Create(t.Context(), binding("empty"), metav1.CreateOptions{})
+		return err == nil
+	})
+	_, err = mallory.Create(t.Context(), binding("credentials-bound-orders"), metav1.CreateOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	assert.ErrorContains(t, err, "not currently held")
 }
 
 func TestANamespaceGetsItsAccountsWhenItIsEnrolled(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
 )
 
 const (
@@ -22,6 +23,8 @@ const (
 	foundAnnotation = "credentials.cozystack.io/found"
 	// sightAnnotation holds the first sight of the kind's block under which that list was made.
 	sightAnnotation = "credentials.cozystack.io/first-sight"
+	// noSecret is what no Secret can be called.
+	noSecret = "_"
 )
 
 // grantName names the Role, which also bears the application's record, and the RoleBinding.
@@ -32,7 +35,7 @@ func grantName(release *cluster.Release) string { return "credentials-" + releas
 type grant struct {
 	role    *rbacv1.Role // nil if there is none, or it is of an earlier application
 	record  record
-	foreign bool // the Role of that name is not mintlog's
+	foreign bool // the Role of that name is not mintlog's, or somebody may have bound it who could not bind mintlog's
 }
 
 // readGrant asks the API server: a record that a cache did not have yet would be taken for none.
@@ -44,14 +47,37 @@ func (a *Accounts) readGrant(ctx context.Context, release *cluster.Release) (gra
 	if err != nil {
 		return grant{}, fmt.Errorf("read the grant: %w", err)
 	}
-	_, recorded := role.Annotations[foundAnnotation]
 	switch {
-	case account.Owned(role, release), recorded && len(role.OwnerReferences) == 0:
+	case !guarded(role, release):
+		return grant{foreign: true}, nil
+	case account.Owned(role, release):
 		return grant{role: role, record: readRecord(role)}, nil
-	case recorded:
-		return grant{}, a.removeGrant(ctx, role) // of an earlier application of this name
+	case ofEarlierApplication(role, release):
+		return grant{}, a.removeGrant(ctx, role)
 	}
 	return grant{foreign: true}, nil
+}
+
+// rulesFor are the rules of a grant for these Secrets. A rule without names would grant every Secret, and a Role without
+// rules could be bound by anybody, before it gains some: where there are no Secrets it names one that cannot exist.
+func rulesFor(names []string) []rbacv1.PolicyRule {
+	if len(names) == 0 {
+		names = []string{noSecret}
+	}
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: names, Verbs: []string{"get", "patch"}}}
+}
+
+// guarded reports whether a Role grants at least what the application's grant does at its least: then nobody could write
+// or bind it who does not hold that himself. Of one that grants less, or something else, anybody may be waiting for more.
+func guarded(role *rbacv1.Role, release *cluster.Release) bool {
+	other := func(name string) bool {
+		of, _, ok := definition.SplitSecretName(name)
+		return name != noSecret && (!ok || of != release.Name)
+	}
+	return slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.APIGroups, "") && slices.Contains(r.Resources, "secrets") &&
+			slices.Contains(r.Verbs, "get") && slices.Contains(r.Verbs, "patch") && !slices.ContainsFunc(r.ResourceNames, other)
+	})
 }
 
 // readRecord reads a record. One that cannot be read is none: then all accounts of an older application are found.
@@ -90,10 +116,10 @@ func (a *Accounts) unbind(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// writeGrant brings Role and RoleBinding in step with the record and the Secrets' names. A rule without names would
-// grant every Secret: without accounts there is no rule, and no binding.
+// writeGrant brings Role and RoleBinding in step with the record and the Secrets' names. Without accounts there is no
+// binding.
 func (a *Accounts) writeGrant(ctx context.Context, release *cluster.Release, g grant, r record, names []string) error {
-	if len(names) == 0 && g.role != nil && len(g.role.Rules) > 0 {
+	if len(names) == 0 && g.role != nil && !equality.Semantic.DeepEqual(g.role.Rules, rulesFor(nil)) {
 		if err := a.unbind(ctx, release.Namespace, grantName(release)); err != nil {
 			return err
 		}
@@ -128,10 +154,7 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 	if !account.Owned(next, release) {
 		next.OwnerReferences = append(next.OwnerReferences, account.Owner(release))
 	}
-	next.Rules = nil
-	if len(names) > 0 {
-		next.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: names, Verbs: []string{"get", "patch"}}}
-	}
+	next.Rules = rulesFor(names)
 	switch {
 	case is == nil:
 		_, err = client.Create(ctx, next, metav1.CreateOptions{})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
@@ -175,13 +176,13 @@ func declared(segment, username string, accounts []definition.Account, refused [
 	return false
 }
 
-// ofEarlierApplication reports whether an account Secret belongs to an application of this name that is no more.
-func ofEarlierApplication(secret *corev1.Secret, release *cluster.Release) bool {
-	if account.Owned(secret, release) {
+// ofEarlierApplication reports whether an account Secret or a Role belongs to an application of this name that is no more.
+func ofEarlierApplication(object metav1.Object, release *cluster.Release) bool {
+	if account.Owned(object, release) {
 		return false
 	}
 	want := account.Owner(release)
-	for _, owner := range secret.OwnerReferences {
+	for _, owner := range object.GetOwnerReferences() {
 		if owner.Kind == want.Kind && owner.Name == want.Name {
 			return true
 		}
