@@ -15,8 +15,10 @@ import (
 const (
 	// clockSkew is how far the clocks of kube-apiservers and mint servers may lie apart.
 	clockSkew = 5 * time.Second
-	// commitLimit is how long after a request's reception the mint server writes, or gives up.
+	// commitLimit is how long after its own reception of a request the mint server writes, or gives up.
 	commitLimit = 10 * time.Second
+	// requestLimit is kube-apiserver's deadline for a request, by its default.
+	requestLimit = time.Minute
 
 	maxUncommitted = 5    // findings of a history that say Uncommitted, the newest ones
 	maxWriterBytes = 4096 // of the names in Writers together
@@ -83,14 +85,23 @@ func (a Account) relate(entry ledger.Entry, e event.Event) relation {
 	return matching
 }
 
-// lastCommit is the time, by the event's clock, after which the request can no longer have been committed.
+// lastCommit is the time, by the event's clock, after which the request can no longer have been committed. The mint
+// server's commitLimit counts from its own reception, and that may lie anywhere between kube-apiserver's reception and
+// the end of its event: before kube-apiserver passes a request on it may wait for authentication and for its turn. The
+// end of a request of which only the reception is known is its deadline at the latest.
 func lastCommit(e event.Event) time.Time {
-	last := e.RequestReceivedTimestamp.Add(commitLimit)
-	if e.Stage != event.RequestReceived && e.StageTimestamp.After(last) {
-		return e.StageTimestamp
+	end := e.StageTimestamp
+	if e.Stage == event.RequestReceived {
+		end = e.RequestReceivedTimestamp.Add(requestLimit)
 	}
-	return last
+	if end.Before(e.RequestReceivedTimestamp) {
+		end = e.RequestReceivedTimestamp
+	}
+	return end.Add(commitLimit)
 }
+
+// settled is the time, by the clock of who asks, from which no entry of the request can come any more.
+func settled(e event.Event) time.Time { return lastCommit(e).Add(clockSkew + time.Second) }
 
 // impersonator is the authenticated user of the request where it is another than the effective one, else "".
 func impersonator(e event.Event) string {

@@ -187,13 +187,13 @@ func TestTheFoldOfOneOperationFollowsTheJoin(t *testing.T) {
 
 		"received 5 s after the operation":               {[]event.Event{request(1, "jane", between(1, 5*time.Second, 6*time.Second))}, by("jane", "", history.Success)},
 		"received more than 5 s after the operation":     {[]event.Event{request(1, "jane", between(1, 5*time.Second+time.Microsecond, 6*time.Second))}, found(none, history.FindingSkewed)},
-		"received 15 s before the operation":             {[]event.Event{request(1, "jane", between(1, -15*time.Second, -14*time.Second))}, by("jane", "", history.Success)},
-		"received more than 15 s before the operation":   {[]event.Event{request(1, "jane", between(1, -15*time.Second-time.Microsecond, -14*time.Second))}, found(none, history.FindingSkewed)},
-		"ended 5 s before the operation":                 {[]event.Event{request(1, "jane", between(1, -40*time.Second, -5*time.Second))}, by("jane", "", history.Success)},
-		"ended more than 5 s before the operation":       {[]event.Event{request(1, "jane", between(1, -40*time.Second, -5*time.Second-time.Microsecond))}, found(none, history.FindingSkewed)},
-		"a panic that ended 5 s before the operation":    {[]event.Event{request(1, "jane", panicked, between(1, -40*time.Second, -5*time.Second))}, by("jane", "", history.Unknown)},
+		"received long before, ended 15 s before it":     {[]event.Event{request(1, "jane", between(1, -70*time.Second, -15*time.Second))}, by("jane", "", history.Success)},
+		"ended more than 15 s before the operation":      {[]event.Event{request(1, "jane", between(1, -70*time.Second, -15*time.Second-time.Microsecond))}, found(none, history.FindingSkewed)},
+		"a panic that ended 15 s before the operation":   {[]event.Event{request(1, "jane", panicked, between(1, -40*time.Second, -15*time.Second))}, by("jane", "", history.Unknown)},
+		"a client that left 12 s before the operation":   {[]event.Event{request(1, "jane", answered(503), between(1, -20*time.Second, -12*time.Second))}, by("jane", "", history.Unknown)},
 		"an end before the reception":                    {[]event.Event{request(1, "jane", between(1, -15*time.Second, -time.Hour))}, by("jane", "", history.Success)},
-		"a reception has no end":                         {[]event.Event{request(1, "jane", received, between(1, -40*time.Second, 0))}, found(none, history.FindingSkewed)},
+		"a reception 75 s before the operation":          {[]event.Event{request(1, "jane", received, between(1, -75*time.Second, 0))}, by("jane", "", history.Unknown)},
+		"a reception more than 75 s before it":           {[]event.Event{request(1, "jane", received, between(1, -75*time.Second-time.Microsecond, 0))}, found(none, history.FindingSkewed)},
 		"a skewed event beside a matching one":           {[]event.Event{request(1, "jane", between(1, -time.Hour, -time.Hour)), request(1, "jane", answered(503))}, by("jane", "", history.Unknown)},
 		"a skewed event and another user's":              {[]event.Event{request(1, "jane", between(1, -time.Hour, -time.Hour)), request(1, "ivan")}, found(none, history.FindingMismatch, history.FindingSkewed)},
 		"a skewed impersonator beside a matching caller": {[]event.Event{request(1, "root", onBehalfOf("jane"), between(1, -time.Hour, -time.Hour)), request(1, "jane")}, by("jane", "", history.Success)},
@@ -218,6 +218,21 @@ func withoutMessages(h history.History) history.History {
 		h.Findings[i].Message = ""
 	}
 	return h
+}
+
+func TestARequestIsSettledOnceNoEntryOfItCanCome(t *testing.T) {
+	for _, e := range []event.Event{
+		request(1, "jane", answered(503), between(1, -70*time.Second, -15*time.Second)),
+		request(1, "jane", received, between(1, -75*time.Second, 0)),
+	} {
+		a := account("jane")
+		entry := a.Ledger.Newest()
+		require.Equal(t, matching, a.relate(entry, e))
+		entry.At = entry.At.Add(time.Microsecond)
+		require.Equal(t, skewed, a.relate(entry, e))
+		assert.True(t, settled(e).After(entry.At))
+	}
+	assert.Greater(t, defaultSettleIntents, 75*time.Second)
 }
 
 func TestTheHistoryStandsInTheOrderOfTheLedgerAndHoldsItsNewestTen(t *testing.T) {

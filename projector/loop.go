@@ -30,11 +30,10 @@ import (
 )
 
 const (
-	defaultWorkers       = 8
-	defaultSettleIntents = 75 * time.Second // kube-apiserver gives up a request after 60 s
+	defaultWorkers = 8
+	// defaultSettleIntents is when an entry of a request can no longer come of which only the reception is known.
+	defaultSettleIntents = requestLimit + commitLimit + clockSkew + time.Second
 
-	// settled is how long after the reception of a request that nobody saw succeed its entry can still come.
-	settled = commitLimit + clockSkew + time.Second
 	// commitDelay is what a commit waits for its request, which is logged right after it.
 	commitDelay = time.Second
 	// The grants come by the account: for so long an event waits for one, by what it proves of there being an account.
@@ -59,7 +58,8 @@ type Options struct {
 	Own     []string
 	Workers int // accounts worked on at a time; 0: 8
 	// SettleIntents is how long after its reception a request of which nothing else is known is believed to be all
-	// that there is; 0: 75 s.
+	// that there is; 0: 76 s. If it is shorter than kube-apiserver's deadline for requests and the 16 s in which they
+	// may yet be committed, those that are committed late are not attributed.
 	SettleIntents time.Duration
 	Clock         clock.PassiveClock    // nil: the real one
 	Log           *slog.Logger          // nil: slog.Default()
@@ -259,7 +259,7 @@ func (l *Loop) unsettled(messages []*stream.Message, book ledger.Ledger) []*stre
 	return slices.DeleteFunc(slices.Clone(messages), func(m *stream.Message) bool {
 		_, isRequest := m.Event.Operation()
 		return !isRequest || m.Event.Outcome() != event.Indeterminate || book.HasAuditID(m.Event.AuditID) ||
-			l.clock.Since(m.Event.RequestReceivedTimestamp) >= settled
+			!l.clock.Now().Before(settled(m.Event))
 	})
 }
 
