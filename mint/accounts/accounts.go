@@ -256,33 +256,16 @@ func (a *Accounts) reconcileApplication(ctx context.Context, name types.Namespac
 	return inspection, err
 }
 
-// carryOut writes the record before the first Secret, and the grant before there is something to read.
+// carryOut does what is planned, whatever of it fails.
 func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) error {
 	if p.unknown {
 		return nil // which accounts there are
 	}
-	if g.foreign {
-		p.problems = append(p.problems, problem{reasonForeignGrant, fmt.Sprintf(
-			"the Role %s is not mintlog's and is left alone: no account of this application is served before it goes", grantName(s.release))})
-		return nil
-	}
-	if len(p.seed) > 0 {
-		held, err := a.held(ctx, s.release)
-		if err != nil {
-			return err
-		}
-		p.spare(held)
-	}
-	if err := a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err != nil {
-		return err
-	}
 	var failures []error
-	for _, account := range p.seed {
-		foreign, err := a.seed(ctx, s, account)
-		failures = append(failures, err)
-		if foreign {
-			p.problems = append(p.problems, foreignSecret(account.SecretName))
-		}
+	if g.foreign {
+		p.problems = append(p.problems, foreignRole(grantName(s.release)))
+	} else {
+		failures = append(failures, a.grantAndSeed(ctx, s, p, g))
 	}
 	for _, r := range p.repair {
 		failures = append(failures, a.repair(ctx, s, r))
@@ -290,6 +273,32 @@ func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) 
 	failures = append(failures, a.remove(ctx, s, p.remove))
 	if p.waiting {
 		failures = append(failures, fmt.Errorf("the Secrets of an earlier application of this name are still being collected: %w", errNotYet))
+	}
+	return errors.Join(failures...)
+}
+
+// grantAndSeed writes the record before the first Secret, and the grant before there is something to read. What is in
+// the way of seeding is not in the way of the grant: an account is minted without having been seeded too.
+func (a *Accounts) grantAndSeed(ctx context.Context, s situation, p *plan, g grant) error {
+	var failures []error
+	if len(p.seed) > 0 {
+		held, err := a.held(ctx, s.release)
+		if err != nil {
+			p.seed = nil
+			failures = append(failures, err)
+		} else {
+			p.spare(held)
+		}
+	}
+	if err := a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err != nil {
+		return errors.Join(append(failures, err)...)
+	}
+	for _, account := range p.seed {
+		foreign, err := a.seed(ctx, s, account)
+		failures = append(failures, err)
+		if foreign {
+			p.problems = append(p.problems, foreignSecret(account.SecretName))
+		}
 	}
 	return errors.Join(failures...)
 }

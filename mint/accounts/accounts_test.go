@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -107,7 +109,11 @@ func (l *lockedBuffer) String() string {
 // run starts the accounts role with its own identity; it ends with the test, or with stop.
 func run(t *testing.T) *role {
 	t.Helper()
-	config := as(t, "accounts")
+	return runWith(t, as(t, "accounts"))
+}
+
+func runWith(t *testing.T, config *rest.Config) *role {
+	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	r := &role{log: &lockedBuffer{}}
@@ -687,6 +693,34 @@ func TestDriftOfLabelsOwnerAndGrantIsPutBackWithoutTouchingThePassword(t *testin
 	assert.Equal(t, sandbox.Namespace, binding.Subjects[0].Namespace)
 }
 
+func TestWhatIsInTheWayOfSeedingIsNotInTheWayOfTheGrant(t *testing.T) {
+	var unreachable atomic.Bool
+	unreachable.Store(true)
+	config := as(t, "accounts")
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if unreachable.Load() && strings.HasSuffix(r.URL.Path, "/secrets/unseeded-orders-auth") {
+				return nil, errors.New("the connection is lost")
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	runWith(t, config)
+	ns := tenant(t, "tenant-unseeded")
+	define(t, "Unseeded", users)
+	awaitSight(t, "Unseeded")
+	install(t, ns, "Unseeded", "app")
+	assert.Empty(t, found(t, ns, "unseeded-orders"))
+	assert.Equal(t, []string{"unseeded-orders.app.account"}, granted(t, ns, "unseeded-orders"), "for a mint")
+	never(t, "an account is seeded that may have a password", func() bool { return secret(t, ns, "unseeded-orders.app.account") != nil })
+	unreachable.Store(false)
+	awaitSecret(t, ns, "unseeded-orders.app.account")
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
 	define(t, "Adopted", nil)
 	rule := func(resource string, names ...string) []rbacv1.PolicyRule {
@@ -723,13 +757,22 @@ func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
 	awaitSight(t, "Adopted")
 	for ns, before := range made {
 		eventually(t, "an Event in "+ns, func() bool { return len(events(t, ns, "ForeignRole")) == 1 })
+		assert.Contains(t, events(t, ns, "ForeignRole")[0].Message, "minted but not seeded, and their histories stay Unattributed, until it is removed")
 		role, err := admin().RbacV1().Roles(ns).Get(t.Context(), before.Name, metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, before, role, ns)
 		_, err = admin().RbacV1().RoleBindings(ns).Get(t.Context(), before.Name, metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), ns)
 	}
+
+	// A minted account is hidden from tenants, and goes with its declaration, all the same.
 	const ns = "tenant-role-nobodys"
+	application := &cluster.Release{Namespace: ns, Name: "adopted-orders", UID: install(t, ns, "Adopted", "app", "new"), Kind: "Adopted", Application: "orders"}
+	fresh := minted(t, application, definition.Block{SecretLabels: map[string]string{"cnpg.io/reload": "false"}})
+	eventually(t, "its labels are put right", func() bool { return secret(t, ns, fresh.Name).Labels["cnpg.io/reload"] == "true" })
+	install(t, ns, "Adopted", "app")
+	awaitNoSecret(t, ns, fresh.Name)
+
 	require.NoError(t, admin().RbacV1().Roles(ns).Delete(t.Context(), "credentials-adopted-orders", metav1.DeleteOptions{}))
 	install(t, ns, "Adopted", "app", "more")
 	eventually(t, "a grant of our own", func() bool {

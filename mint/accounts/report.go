@@ -22,7 +22,7 @@ const (
 	reasonSourceFailed  = "AccountsUnknown"
 	reasonRefused       = "AccountRefused"
 	reasonForeignSecret = "ForeignSecret"
-	reasonForeignGrant  = "ForeignRole"
+	reasonForeignRole   = "ForeignRole"
 )
 
 // A problem is what an application's owner should know.
@@ -30,11 +30,16 @@ type problem struct{ reason, message string }
 
 // inTheWay reports whether it is something foreign, which nobody tells of when it goes.
 func (p problem) inTheWay() bool {
-	return p.reason == reasonForeignSecret || p.reason == reasonForeignGrant
+	return p.reason == reasonForeignSecret || p.reason == reasonForeignRole
 }
 
 func foreignSecret(name string) problem {
 	return problem{reasonForeignSecret, fmt.Sprintf("the Secret %s is not this application's account Secret and is left alone: its account is not served before it goes", name)}
+}
+
+func foreignRole(name string) problem {
+	return problem{reasonForeignRole, fmt.Sprintf("the Role %s is not this application's, or not as mintlog wrote it, and is left alone: "+
+		"accounts are minted but not seeded, and their histories stay Unattributed, until it is removed with every RoleBinding to it", name)}
 }
 
 // reports tells of each problem once, until it has gone and come back.
