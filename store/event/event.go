@@ -8,8 +8,8 @@ package event
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -208,16 +208,18 @@ func (e *Event) Identity() string {
 	if e.ImpersonatedUser != nil {
 		impersonated = "+" + e.ImpersonatedUser.Username
 	}
-	h := sha256.New()
+	var canonical []byte // each part behind its length, so that no two lists of parts look alike
 	for _, part := range []string{
 		e.AuditID, string(e.Stage), e.Verb, e.User.Username, impersonated,
 		o.APIGroup, o.Resource, o.Subresource, o.Namespace, o.Name, o.UID,
-		fmt.Sprint(code), fmt.Sprint(early), e.Annotations[DecisionAnnotation], fmt.Sprint(e.DryRun()),
+		strconv.Itoa(code), strconv.FormatBool(early), e.Annotations[DecisionAnnotation], strconv.FormatBool(e.DryRun()),
 		canonicalTime(e.RequestReceivedTimestamp), canonicalTime(e.StageTimestamp),
 	} {
-		fmt.Fprintf(h, "%d:%s", len(part), part)
+		canonical = strconv.AppendInt(canonical, int64(len(part)), 10)
+		canonical = append(append(canonical, ':'), part...)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	digest := sha256.Sum256(canonical)
+	return hex.EncodeToString(digest[:])
 }
 
 // canonicalTime is what kube-apiserver's microseconds survive as in every source.

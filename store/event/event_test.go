@@ -203,3 +203,11 @@ func TestAnEventReadsItsOwnJSON(t *testing.T) {
 		assert.Equal(t, e.Identity(), got.Identity())
 	}
 }
+
+func BenchmarkIdentity(b *testing.B) {
+	e := minted(nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Identity()
+	}
+}
