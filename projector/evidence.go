@@ -26,6 +26,8 @@ const (
 	// maxCommitBytes is lower, for the user and the audit id of a commit are the mint server's.
 	maxCommitBytes = 2 << 10
 	maxOutOfBand   = 5
+	// maxAuditIDBytes is more than an audit id has that the mint server takes, which is a UUID.
+	maxAuditIDBytes = 64
 )
 
 // readable returns those events that can bear on the account, as readable has them, each once, in the order of their
@@ -48,10 +50,14 @@ func (a Account) readable(events []event.Event) []event.Event {
 }
 
 // readable reduces an event to what the fold reads of it, if it reads it: an eligible request, or a write at a final
-// stage, not larger than maxEventBytes then.
+// stage, not larger than maxEventBytes then. A request under an audit id that no ledger has says something only if it
+// succeeded all the same; of others, whose audit ids clients could make long, none has to be held.
 func readable(e event.Event) (event.Event, bool) {
 	_, isRequest := e.Operation()
 	if !isRequest && (!e.IsWrite() || e.Stage == event.RequestReceived) || !e.Eligible() {
+		return event.Event{}, false
+	}
+	if isRequest && len(e.AuditID) > maxAuditIDBytes && e.Outcome() != event.Succeeded {
 		return event.Event{}, false
 	}
 	e = reduce(e)

@@ -202,6 +202,17 @@ func TestEvidenceThatIsNoListOfEventsIsAnErrorThatQuotesNothing(t *testing.T) {
 	assert.Empty(t, kept)
 }
 
+func TestOfRequestsUnderAnAuditIDThatNoLedgerHasOnlySuccessesAreRead(t *testing.T) {
+	long := func(e *event.Event) { e.AuditID = strings.Repeat("a", maxAuditIDBytes+1) }
+	for _, unread := range []event.Event{request(9, "jane", long, answered(101)), request(9, "jane", long, received)} {
+		_, ok := readable(unread)
+		assert.False(t, ok)
+	}
+	assert.Len(t, Fold(account("jane"), []event.Event{request(9, "jane", long)}, own).Findings, 1)
+	_, ok := readable(request(9, "jane", answered(101)))
+	assert.True(t, ok)
+}
+
 func TestTheKeysOfAnAccountAreItsOwnAndBounded(t *testing.T) {
 	keys := make(map[string]bool)
 	for _, id := range []string{hexID(0xacc), hexID(0xbcc)} {
