@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -36,10 +37,20 @@ const (
 
 	// commitDelay is what a commit waits for its request, which is logged right after it.
 	commitDelay = time.Second
-	// The grants come by the account: for so long an event waits for one, by what it proves of there being an account.
-	successGrace, otherGrace = 10 * time.Minute, time.Minute
-	// grantInterval is how often it looks.
-	grantInterval = 2 * time.Second
+	// lookInterval is how often an account is looked at of which a request may yet be committed.
+	lookInterval = 2 * time.Second
+	// The grants come by the account. A success, which no client can fake, waits for one as long as the accounts role
+	// may be down. Of anything else a client can make any number, under names that are no account's: it waits once.
+	successGrace, otherGrace = 24 * time.Hour, time.Minute
+	// shortGrace is how long a success waits at any rate. Beyond it no more than maxUngranted do, so that others' events
+	// find room among those that the stream hands out.
+	shortGrace   = 10 * time.Minute
+	maxUngranted = 10_000
+	// Waiting for a grant, a success is looked at about each tenth of its age.
+	firstLook, lastLook = 2 * time.Second, 10 * time.Minute
+
+	// fullInterval is how often a full evidence bucket is logged.
+	fullInterval = time.Minute
 
 	firstBackoff, lastBackoff = 50 * time.Millisecond, 30 * time.Second
 	maxAttempts               = 5  // without a pause, when the Secret changed in between
@@ -76,6 +87,10 @@ type Loop struct {
 	log           *slog.Logger
 	metrics       *metrics
 
+	mutex      sync.Mutex           // guards the next two
+	ungranted  map[uint64]time.Time // when messages come back that wait for a grant for longer than shortGrace, by sequence
+	fullLogged time.Time            // when it was last logged that the evidence bucket is full
+
 	events  *lane
 	intents *lane // its own, so that no number of requests that came to nothing delays those that did
 }
@@ -100,6 +115,7 @@ func New(o Options) (*Loop, error) {
 		clock:         o.Clock,
 		log:           o.Log,
 		metrics:       m,
+		ungranted:     make(map[uint64]time.Time),
 		events:        newLane(stream.ProjectorEvents, cmp.Or(o.Workers, defaultWorkers)),
 		intents:       newLane(stream.ProjectorIntents, 1),
 	}, nil
@@ -150,9 +166,7 @@ func (l *Loop) receive(lane *lane, m *stream.Message) {
 	switch {
 	case reduced.Stage == event.RequestReceived:
 		if early := l.settleIntents - l.clock.Since(reduced.RequestReceivedTimestamp); early > 0 {
-			if err := m.NakWithDelay(early); err != nil {
-				l.log.Warn("putting an intent off; it comes again by itself", "error", err)
-			}
+			l.putOff(m, early)
 			return
 		}
 		lane.add(t, m, 0)
@@ -172,11 +186,14 @@ func (l *Loop) matters(write event.Event) bool {
 	return write.Verb != "delete"
 }
 
-func (l *Loop) ack(messages ...*stream.Message) {
-	for _, m := range messages {
-		if err := m.Ack(); err != nil {
-			l.log.Warn("acknowledging an event; it comes again", "error", err)
-		}
+func (l *Loop) ack(m *stream.Message) {
+	if m.Event.Outcome() == event.Succeeded {
+		l.mutex.Lock()
+		delete(l.ungranted, m.Sequence)
+		l.mutex.Unlock()
+	}
+	if err := m.Ack(); err != nil {
+		l.log.Warn("acknowledging an event; it comes again", "error", err)
 	}
 }
 
@@ -191,6 +208,12 @@ func (l *Loop) work(ctx context.Context, lane *lane) {
 	}
 }
 
+// A wait says of messages that cannot be dealt with yet how they wait for what may come.
+type wait struct {
+	inHand []*stream.Message                 // looked at again and again; for accounts that may be read
+	putOff map[*stream.Message]time.Duration // given back to the stream, which costs nothing
+}
+
 // handle projects the account, then acknowledges the messages that are dealt with and puts off the others.
 func (l *Loop) handle(ctx context.Context, lane *lane, t target) {
 	messages := lane.inHand(t)
@@ -198,53 +221,76 @@ func (l *Loop) handle(ctx context.Context, lane *lane, t target) {
 		lane.queue.Forget(t)
 		return
 	}
-	waiting, err := l.project(ctx, t, messages)
-	refused := errors.Is(err, errRefused) && lane.queue.NumRequeues(t) >= maxRefusals
+	later, err := l.project(ctx, t, messages)
+	attempt := lane.queue.NumRequeues(t) + 1
+	givenUp := errors.Is(err, errRefused) && attempt > maxRefusals
 	if err != nil {
 		l.metrics.failures.WithLabelValues(reason(err)).Inc()
-		l.log.Warn("projecting an account", "namespace", t.namespace, "credential", t.credential, "events", len(messages),
-			"attempt", lane.queue.NumRequeues(t)+1, "given up until the next event", refused, "error", err)
-		if !refused {
+		l.log.Log(ctx, severity(err, attempt), "projecting an account", "namespace", t.namespace, "credential", t.credential,
+			"events", len(messages), "attempt", attempt, "given up until the next event", givenUp, "error", err)
+		if !givenUp {
 			lane.queue.AddRateLimited(t)
 			return
 		}
 	}
 	lane.queue.Forget(t)
-	l.ack(lane.settle(t, len(messages), waiting)...)
-	if len(waiting) > 0 {
-		lane.queue.AddAfter(t, grantInterval)
+	for _, m := range lane.settle(t, len(messages), later.inHand) {
+		if delay, ok := later.putOff[m]; ok {
+			l.putOff(m, delay)
+		} else {
+			l.ack(m)
+		}
+	}
+	if len(later.inHand) > 0 {
+		lane.queue.AddAfter(t, lookInterval)
+	}
+}
+
+// severity is low for what traffic on the account explains: that its Secret has changed in between.
+func severity(err error, attempt int) slog.Level {
+	if errors.Is(err, errChanged) && attempt <= maxAttempts {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// putOff gives a message back to the stream until the delay is over.
+func (l *Loop) putOff(m *stream.Message, delay time.Duration) {
+	if err := m.NakWithDelay(delay); err != nil {
+		l.log.Warn("putting an event off; it comes again by itself", "error", err)
 	}
 }
 
 // project brings the account's history up to what is known with the messages. It returns those that have to wait for
 // what may yet come.
-func (l *Loop) project(ctx context.Context, t target, messages []*stream.Message) (waiting []*stream.Message, err error) {
+func (l *Loop) project(ctx context.Context, t target, messages []*stream.Message) (wait, error) {
+	var err error
 	for range maxAttempts {
 		var secret *corev1.Secret
 		secret, err = l.read(ctx, t)
 		switch {
 		case apierrors.IsNotFound(err):
-			return l.unsettled(messages, ledger.Ledger{}), nil
+			return l.absent(messages), nil
 		case apierrors.IsForbidden(err):
-			return l.ungranted(t, messages), nil
+			return l.forbidden(t, messages), nil
 		case err != nil:
-			return nil, safe(errRead, err)
+			return wait{}, safe(errRead, err)
 		case secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[event.AccountLabel] != "true":
-			return nil, nil
+			return wait{}, nil
 		}
 		book, broken := ledger.Parse(secret.Annotations[ledger.Annotation])
 		if broken != nil { // whoever reads the account sees it, and there is nothing to fold
-			return l.unsettled(messages, ledger.Ledger{}), nil
+			return l.absent(messages), nil
 		}
 		if err = l.fold(ctx, t.of(secret, book), secret, messages); err == nil {
-			return l.unsettled(messages, book), nil
+			return wait{inHand: l.unsettled(messages, book)}, nil
 		}
 		if !errors.Is(err, errChanged) && !errors.Is(err, errRefused) {
-			return nil, err
+			return wait{}, err
 		}
 		l.metrics.conflicts.Inc()
 	}
-	return nil, err
+	return wait{}, err
 }
 
 func (l *Loop) read(ctx context.Context, t target) (*corev1.Secret, error) {
@@ -263,21 +309,57 @@ func (l *Loop) unsettled(messages []*stream.Message, book ledger.Ledger) []*stre
 	})
 }
 
-// ungranted are the messages that wait for the right to read their account: it is granted when the account is made, and
-// taken away with it.
-func (l *Loop) ungranted(t target, messages []*stream.Message) []*stream.Message {
-	waiting := slices.DeleteFunc(slices.Clone(messages), func(m *stream.Message) bool {
-		grace := otherGrace
-		if _, isRequest := m.Event.Operation(); isRequest && m.Event.Outcome() == event.Succeeded {
-			grace = successGrace
+// absent puts off, once, the requests that may yet make the account that is not there.
+func (l *Loop) absent(messages []*stream.Message) wait {
+	putOff := make(map[*stream.Message]time.Duration)
+	for _, m := range l.unsettled(messages, ledger.Ledger{}) {
+		putOff[m] = min(settled(m.Event).Sub(l.clock.Now()), otherGrace)
+	}
+	return wait{putOff: putOff}
+}
+
+// forbidden puts off what may wait for the right to read the account: it is granted when the account is made, and taken
+// away with it.
+func (l *Loop) forbidden(t target, messages []*stream.Message) wait {
+	putOff := make(map[*stream.Message]time.Duration)
+	for _, m := range messages {
+		if delay, ok := l.grantDelay(m); ok {
+			putOff[m] = delay
 		}
-		return l.clock.Since(m.Event.StageTimestamp) >= grace
-	})
-	if dropped := len(messages) - len(waiting); dropped > 0 {
+	}
+	if dropped := len(messages) - len(putOff); dropped > 0 {
 		l.metrics.failures.WithLabelValues("not_granted").Add(float64(dropped))
 		l.log.Info("events of an account that this part may not read are let go", "namespace", t.namespace, "credential", t.credential, "events", dropped)
 	}
-	return waiting
+	return wait{putOff: putOff}
+}
+
+// grantDelay is when to look again whether the account of a message may be read, if at all.
+func (l *Loop) grantDelay(m *stream.Message) (delay time.Duration, ok bool) {
+	age := l.clock.Since(m.Event.StageTimestamp)
+	if _, isRequest := m.Event.Operation(); !isRequest || m.Event.Outcome() != event.Succeeded {
+		return min(otherGrace-age, otherGrace), age < otherGrace
+	}
+	delay = min(max(age/10, firstLook), lastLook)
+	if age < shortGrace {
+		return delay, true
+	}
+	return delay, age < successGrace && l.mayWait(m.Sequence, delay)
+}
+
+// mayWait says whether one more message may wait for a grant for longer than shortGrace.
+func (l *Loop) mayWait(sequence uint64, delay time.Duration) bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	now := l.clock.Now()
+	if len(l.ungranted) >= maxUngranted { // some may have come back to another loop
+		maps.DeleteFunc(l.ungranted, func(_ uint64, back time.Time) bool { return now.Sub(back) > lastLook })
+	}
+	if _, waits := l.ungranted[sequence]; !waits && len(l.ungranted) >= maxUngranted {
+		return false
+	}
+	l.ungranted[sequence] = now.Add(delay)
+	return true
 }
 
 // fold keeps the evidence, then writes the history, if it is another than stands there. What stands there is never
@@ -378,12 +460,27 @@ func (l *Loop) keepUnder(ctx context.Context, key string, fresh []event.Event, p
 			return picked, nil
 		}
 		_, err = l.stream.Evidence().Put(ctx, key, encode(picked), revision)
-		if err == nil {
+		switch {
+		case err == nil:
 			return picked, nil
-		}
-		if !errors.Is(err, stream.ErrConflict) {
+		case errors.Is(err, stream.ErrFull):
+			l.notKept(err)
+			return picked, nil
+		case !errors.Is(err, stream.ErrConflict):
 			return nil, fmt.Errorf("%w: %w", errEvidence, err)
 		}
+	}
+}
+
+// notKept reports that the bucket is full. The history is written all the same, for if nothing were acknowledged the
+// stream would fill and nobody's operations be recorded any more; it is the next one that can miss what was not kept.
+func (l *Loop) notKept(err error) {
+	l.metrics.failures.WithLabelValues("evidence_full").Inc()
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if now := l.clock.Now(); l.fullLogged.IsZero() || now.Sub(l.fullLogged) >= fullInterval {
+		l.fullLogged = now
+		l.log.Error("the evidence bucket is full: histories are written, and later lose the operations of now; give it more room, then replay the archive", "error", err)
 	}
 }
 

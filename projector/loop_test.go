@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/history"
@@ -70,6 +71,7 @@ type bench struct {
 	projector *rest.Config         // the projector's identity
 	stream    *stream.Stream
 	directory string
+	evidence  int64 // bytes of the evidence bucket; 0: the default
 	log       *safeBuffer
 	registry  *prometheus.Registry
 	loop      *Loop
@@ -109,7 +111,7 @@ func (b *bench) serviceAccount(cluster *sandbox.Sandbox, name string) *rest.Conf
 
 func (b *bench) openStream() {
 	var err error
-	b.stream, err = stream.Open(b.t.Context(), stream.Options{Directory: b.directory, Log: b.logger()})
+	b.stream, err = stream.Open(b.t.Context(), stream.Options{Directory: b.directory, EvidenceBytes: b.evidence, Log: b.logger()})
 	require.NoError(b.t, err)
 }
 
@@ -470,7 +472,7 @@ func TestACommitThatComesAfterTheEventOfALeftClientIsStillAttributed(t *testing.
 	left.AuditID = newAuditID(t)
 	b.publish(left)
 	require.Eventually(t, func() bool { return len(b.loop.events.all()) == 1 }, 10*time.Second, 10*time.Millisecond)
-	time.Sleep(2 * grantInterval) // it is looked at more than once, and kept
+	time.Sleep(2 * lookInterval) // it is looked at more than once, and kept
 	a.update(b.mint, func(secret *corev1.Secret) {
 		book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
 		require.NoError(t, err)
@@ -489,8 +491,8 @@ func TestAMintThatCreatesTheSecretIsAttributedThoughItsClientLeftBefore(t *testi
 	a.grant()
 	book := ledger.Ledger{Account: newID(t)}
 	id := newAuditID(t)
-	b.publish(a.requestOf(id, "jane", time.Now(), answered(503)))
-	require.Eventually(t, func() bool { return len(b.loop.events.all()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	b.publish(a.requestOf(id, "jane", time.Now().Add(-10*time.Second), answered(503), func(e *event.Event) { e.StageTimestamp = time.Now().Add(-10 * time.Second) }))
+	b.drained()
 	book = book.Append(ledger.Entry{ID: newID(t), Operation: ledger.Mint, At: time.Now(), AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
 	_, err := b.mint.CoreV1().Secrets(b.namespace).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: a.secretName(), Labels: map[string]string{event.AccountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()}},
@@ -525,10 +527,139 @@ func TestAnEventWaitsForTheRightToReadItsAccount(t *testing.T) {
 	a := &applicant{bench: b, credential: "postgres-orders.app"}
 	a.createSecret()
 	b.publish(a.operate("jane"))
-	require.Eventually(t, func() bool { return len(b.loop.events.all()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	b.drained()
 	a.grant()
 	a.eventually("jane")
 	b.drained()
+}
+
+// operatedAt is operate at another time, by jane.
+func (a *applicant) operatedAt(at time.Time) event.Event {
+	id := newAuditID(a.t)
+	a.update(a.mint, func(secret *corev1.Secret) {
+		book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
+		require.NoError(a.t, err)
+		book = book.Append(ledger.Entry{ID: newID(a.t), Operation: ledger.Mint, At: at, AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
+		secret.Annotations[ledger.Annotation] = book.Encode()
+	})
+	return a.requestOf(id, "jane", at, func(e *event.Event) { e.StageTimestamp = at })
+}
+
+func TestASuccessWaitsForItsGrantForHoursAndOutsideOfTheLoop(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	a := &applicant{bench: b, credential: "postgres-orders.app"}
+	a.createSecret()
+	b.publish(a.operatedAt(time.Now().Add(-shortGrace - time.Hour)))
+	b.drained()
+	assert.Zero(t, b.count("mintlog_projector_failures_total"))
+	a.grant()
+	b.stopLoop()
+	require.NoError(t, b.stream.Close())
+	b.openStream() // which hands out at once what was put off
+	b.start()
+	a.eventually("jane")
+	b.drained()
+	assert.Empty(t, b.loop.ungranted)
+}
+
+func TestASuccessIsLookedAtLessAndLessOftenUntilItIsLetGo(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	now := time.Now()
+	loop, err := New(Options{Clock: testclock.NewFakePassiveClock(now), Registerer: registry})
+	require.NoError(t, err)
+	f := func(age, want time.Duration, wantOK bool, changes ...func(*event.Event)) {
+		t.Helper()
+		e := request(0, "jane", append(changes, func(e *event.Event) { e.StageTimestamp = now.Add(-age) })...)
+		delay, ok := loop.grantDelay(&stream.Message{Event: e, Sequence: uint64(age)})
+		assert.Equal(t, wantOK, ok)
+		if ok {
+			assert.Equal(t, want, delay)
+		}
+	}
+	f(-time.Hour, 2*time.Second, true)
+	f(0, 2*time.Second, true)
+	f(time.Minute, 6*time.Second, true)
+	f(10*time.Minute, time.Minute, true)
+	f(5*time.Hour, 10*time.Minute, true)
+	f(24*time.Hour-1, 10*time.Minute, true)
+	f(24*time.Hour, 0, false)
+	f(-time.Hour, time.Minute, true, answered(503))
+	f(0, time.Minute, true, answered(503))
+	f(59*time.Second, time.Second, true, answered(503))
+	f(time.Minute, 0, false, answered(503))
+	f(time.Minute, 0, false, func(e *event.Event) { *e = write(0, "ivan") })
+}
+
+func TestNoMoreSuccessesWaitForGrantsThanLeaveRoomForOthers(t *testing.T) {
+	now := testclock.NewFakePassiveClock(time.Now())
+	loop, err := New(Options{Clock: now})
+	require.NoError(t, err)
+	waits := func(sequence uint64, age time.Duration) bool {
+		e := request(0, "jane", func(e *event.Event) { e.StageTimestamp = now.Now().Add(-age) })
+		_, ok := loop.grantDelay(&stream.Message{Event: e, Sequence: sequence})
+		return ok
+	}
+	for n := range uint64(maxUngranted) {
+		require.True(t, waits(n, time.Hour))
+	}
+	assert.False(t, waits(maxUngranted, time.Hour))
+	assert.True(t, waits(maxUngranted, time.Minute), "a fresh one waits at any rate")
+	assert.True(t, waits(7, time.Hour), "it waits already")
+	now.SetTime(now.Now().Add(time.Hour)) // they came back elsewhere
+	assert.True(t, waits(maxUngranted, time.Hour))
+	assert.Len(t, loop.ungranted, 1)
+}
+
+func TestRequestsUnderMadeUpNamesAreLookedAtTwice(t *testing.T) {
+	b := newBench(t)
+	var reads atomic.Int64
+	b.start(b.failing(func(*http.Request) (bool, bool) { reads.Add(1); return false, false }))
+	(&applicant{bench: b, credential: "granted.none"}).grant()
+	soon := func(grace time.Duration) func(*event.Event) { // 7 s before it ends
+		return func(e *event.Event) { e.StageTimestamp = time.Now().Add(7*time.Second - grace) }
+	}
+	for n := range 10 {
+		a := &applicant{bench: b, credential: fmt.Sprintf("made-up-%d.x", n)}
+		b.publish(a.requestOf(newAuditID(t), "mallory", time.Now().Add(-otherGrace), answered(101), soon(otherGrace)))
+	}
+	absent := &applicant{bench: b, credential: "granted.none"}
+	b.publish(absent.requestOf(newAuditID(t), "mallory", time.Now().Add(-otherGrace), answered(101), soon(commitLimit+clockSkew+time.Second)))
+	b.drained()
+	assert.Equal(t, int64(11), reads.Load())
+	require.Eventually(t, func() bool { return b.count("mintlog_projector_failures_total", "not_granted") == 10 }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return b.count("mintlog_projector_events_total") == 22 }, 10*time.Second, 20*time.Millisecond)
+	b.drained()
+	assert.Equal(t, int64(22), reads.Load())
+}
+
+func TestAHistoryIsWrittenThoughTheEvidenceBucketIsFull(t *testing.T) {
+	b := newBench(t)
+	b.stopLoop()
+	require.NoError(t, b.stream.Close())
+	b.evidence, b.directory = 50_000, t.TempDir()
+	b.openStream()
+	filled := 0
+	for size := 8192; size >= 1; size /= 2 {
+		for {
+			_, err := b.stream.Evidence().Put(t.Context(), fmt.Sprintf("%02x", filled), make([]byte, size), 0)
+			if err != nil {
+				require.ErrorIs(t, err, stream.ErrFull)
+				break
+			}
+			filled++
+		}
+	}
+	b.start()
+	a := b.newAccount("postgres-orders.app")
+	b.publish(a.operate("jane"))
+	a.eventually("jane")
+	b.publish(a.operate("olga"))
+	require.Eventually(t, func() bool { return len(a.names()) > 0 && a.names()[0] == "olga" }, 10*time.Second, 20*time.Millisecond)
+	b.drained()
+	assert.GreaterOrEqual(t, b.count("mintlog_projector_failures_total", "evidence_full"), 2.0)
+	assert.Zero(t, b.count("mintlog_projector_failures_total", "evidence"))
+	assert.Equal(t, 1, strings.Count(b.log.String(), "the evidence bucket is full"), "said once a minute")
 }
 
 func TestAnOldEventOfAnAccountThatMayNotBeReadIsLetGo(t *testing.T) {
@@ -545,10 +676,9 @@ func TestAnOldEventOfAnAccountThatMayNotBeReadIsLetGo(t *testing.T) {
 		a.requestOf(newAuditID(t), "jane", time.Now(), old(successGrace+time.Second)),
 		a.requestOf(newAuditID(t), "jane", time.Now(), answered(503), old(otherGrace+time.Second)),
 		a.writeOf("ivan", old(otherGrace+time.Second)),
-		a.requestOf(newAuditID(t), "jane", time.Now(), old(otherGrace+time.Second)),
 	)
 	require.Eventually(t, func() bool { return b.count("mintlog_projector_failures_total", "not_granted") == 3 }, 10*time.Second, 10*time.Millisecond)
-	assert.Len(t, b.loop.events.all(), 1, "a success waits longer")
+	b.drained()
 }
 
 func TestEventsOfWhatIsNoAccountAreLetGo(t *testing.T) {
@@ -738,6 +868,24 @@ func TestAHistoryIsWrittenThoughTheSecretChangesMeanwhile(t *testing.T) {
 	a.eventually("jane")
 	assert.Equal(t, "yes", a.secret().Annotations["meanwhile"])
 	assert.Equal(t, 1.0, b.count("mintlog_projector_conflicts_total"))
+}
+
+func TestAnAccountUnderTrafficIsNoWarning(t *testing.T) {
+	b := newBench(t)
+	a := b.newAccount("postgres-orders.app")
+	var patches atomic.Int64
+	b.start(b.failing(func(r *http.Request) (bool, bool) {
+		if n := patches.Add(1); r.Method == http.MethodPatch && n <= 3*2*maxAttempts {
+			a.update(b.admin, func(s *corev1.Secret) { s.Annotations["meanwhile"] = fmt.Sprint(n) })
+		}
+		return false, false
+	}))
+	b.publish(a.operate("jane"))
+	a.eventually("jane")
+	assert.Greater(t, b.count("mintlog_projector_conflicts_total"), float64(maxAttempts))
+	assert.Contains(t, b.log.String(), "level=DEBUG msg=\"projecting an account\"")
+	assert.NotContains(t, b.log.String(), "level=WARN")
+	assert.Equal(t, slog.LevelWarn, severity(errChanged, maxAttempts+1), "that is no traffic any more")
 }
 
 func TestAHistoryIsNotWrittenOnASecretMadeAgainMeanwhile(t *testing.T) {

@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_projector_failures_total",
-			Help: "What went wrong: read, write, changed, refused and evidence are tried again; events that were not_granted are let go; broken_evidence is replaced.",
+			Help: "What went wrong: read, write, changed, refused and evidence are tried again; events that were not_granted are let go; broken_evidence is replaced; with evidence_full a history is written that the next one may not have all of.",
 		}, []string{"reason"}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mintlog_projector_lag_seconds",
@@ -43,7 +43,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600},
 		}),
 	}
-	for _, reason := range []string{"read", "write", "changed", "refused", "evidence", "not_granted", "broken_evidence"} {
+	for _, reason := range []string{"read", "write", "changed", "refused", "evidence", "not_granted", "broken_evidence", "evidence_full"} {
 		m.failures.WithLabelValues(reason)
 	}
 	if r == nil {
