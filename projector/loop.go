@@ -187,7 +187,7 @@ func (l *Loop) matters(write event.Event) bool {
 }
 
 func (l *Loop) ack(m *stream.Message) {
-	if m.Event.Outcome() == event.Succeeded {
+	if isSuccess(m.Event) {
 		l.mutex.Lock()
 		delete(l.ungranted, m.Sequence)
 		l.mutex.Unlock()
@@ -272,7 +272,7 @@ func (l *Loop) project(ctx context.Context, t target, messages []*stream.Message
 		case apierrors.IsNotFound(err):
 			return l.absent(messages), nil
 		case apierrors.IsForbidden(err):
-			return l.forbidden(t, messages), nil
+			return l.forbidden(ctx, t, messages), nil
 		case err != nil:
 			return wait{}, safe(errRead, err)
 		case secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[event.AccountLabel] != "true":
@@ -320,16 +320,20 @@ func (l *Loop) absent(messages []*stream.Message) wait {
 
 // forbidden puts off what may wait for the right to read the account: it is granted when the account is made, and taken
 // away with it.
-func (l *Loop) forbidden(t target, messages []*stream.Message) wait {
+func (l *Loop) forbidden(ctx context.Context, t target, messages []*stream.Message) wait {
 	putOff := make(map[*stream.Message]time.Duration)
 	for _, m := range messages {
 		if delay, ok := l.grantDelay(m); ok {
 			putOff[m] = delay
+			continue
 		}
-	}
-	if dropped := len(messages) - len(putOff); dropped > 0 {
-		l.metrics.failures.WithLabelValues("not_granted").Add(float64(dropped))
-		l.log.Info("events of an account that this part may not read are let go", "namespace", t.namespace, "credential", t.credential, "events", dropped)
+		l.metrics.failures.WithLabelValues("not_granted").Inc()
+		level := slog.LevelDebug
+		if isSuccess(m.Event) {
+			level = slog.LevelWarn
+		}
+		l.log.Log(ctx, level, "an event of an account that this part may not read is let go",
+			"namespace", t.namespace, "credential", t.credential, "received", m.Event.RequestReceivedTimestamp)
 	}
 	return wait{putOff: putOff}
 }
@@ -337,7 +341,7 @@ func (l *Loop) forbidden(t target, messages []*stream.Message) wait {
 // grantDelay is when to look again whether the account of a message may be read, if at all.
 func (l *Loop) grantDelay(m *stream.Message) (delay time.Duration, ok bool) {
 	age := l.clock.Since(m.Event.StageTimestamp)
-	if _, isRequest := m.Event.Operation(); !isRequest || m.Event.Outcome() != event.Succeeded {
+	if !isSuccess(m.Event) {
 		return min(otherGrace-age, otherGrace), age < otherGrace
 	}
 	delay = min(max(age/10, firstLook), lastLook)
@@ -345,6 +349,12 @@ func (l *Loop) grantDelay(m *stream.Message) (delay time.Duration, ok bool) {
 		return delay, true
 	}
 	return delay, age < successGrace && l.mayWait(m.Sequence, delay)
+}
+
+// isSuccess reports whether the event is a request that was seen to succeed.
+func isSuccess(e event.Event) bool {
+	_, isRequest := e.Operation()
+	return isRequest && e.Outcome() == event.Succeeded
 }
 
 // mayWait says whether one more message may wait for a grant for longer than shortGrace.

@@ -491,7 +491,7 @@ func TestAMintThatCreatesTheSecretIsAttributedThoughItsClientLeftBefore(t *testi
 	a.grant()
 	book := ledger.Ledger{Account: newID(t)}
 	id := newAuditID(t)
-	b.publish(a.requestOf(id, "jane", time.Now().Add(-10*time.Second), answered(503), func(e *event.Event) { e.StageTimestamp = time.Now().Add(-10 * time.Second) }))
+	b.publish(a.requestOf(id, "jane", time.Now().Add(-4*time.Second), answered(503), func(e *event.Event) { e.StageTimestamp = e.RequestReceivedTimestamp }))
 	b.drained()
 	book = book.Append(ledger.Entry{ID: newID(t), Operation: ledger.Mint, At: time.Now(), AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
 	_, err := b.mint.CoreV1().Secrets(b.namespace).Create(t.Context(), &corev1.Secret{
@@ -616,8 +616,8 @@ func TestRequestsUnderMadeUpNamesAreLookedAtTwice(t *testing.T) {
 	var reads atomic.Int64
 	b.start(b.failing(func(*http.Request) (bool, bool) { reads.Add(1); return false, false }))
 	(&applicant{bench: b, credential: "granted.none"}).grant()
-	soon := func(grace time.Duration) func(*event.Event) { // 7 s before it ends
-		return func(e *event.Event) { e.StageTimestamp = time.Now().Add(7*time.Second - grace) }
+	soon := func(grace time.Duration) func(*event.Event) { // 12 s before it ends
+		return func(e *event.Event) { e.StageTimestamp = time.Now().Add(12*time.Second - grace) }
 	}
 	for n := range 10 {
 		a := &applicant{bench: b, credential: fmt.Sprintf("made-up-%d.x", n)}
@@ -626,7 +626,6 @@ func TestRequestsUnderMadeUpNamesAreLookedAtTwice(t *testing.T) {
 	absent := &applicant{bench: b, credential: "granted.none"}
 	b.publish(absent.requestOf(newAuditID(t), "mallory", time.Now().Add(-otherGrace), answered(101), soon(commitLimit+clockSkew+time.Second)))
 	b.drained()
-	assert.Equal(t, int64(11), reads.Load())
 	require.Eventually(t, func() bool { return b.count("mintlog_projector_failures_total", "not_granted") == 10 }, 30*time.Second, 20*time.Millisecond)
 	require.Eventually(t, func() bool { return b.count("mintlog_projector_events_total") == 22 }, 10*time.Second, 20*time.Millisecond)
 	b.drained()
@@ -679,6 +678,7 @@ func TestAnOldEventOfAnAccountThatMayNotBeReadIsLetGo(t *testing.T) {
 	)
 	require.Eventually(t, func() bool { return b.count("mintlog_projector_failures_total", "not_granted") == 3 }, 10*time.Second, 10*time.Millisecond)
 	b.drained()
+	assert.Equal(t, 1, strings.Count(b.log.String(), "level=WARN"), "a success is missed, and clients can make any number of the others")
 }
 
 func TestEventsOfWhatIsNoAccountAreLetGo(t *testing.T) {
