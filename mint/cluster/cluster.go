@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ const (
 	defaultBurst = 200
 )
 
+const defaultIdle = 5 * time.Minute
+
 const byKind = "kind"
 
 // Options say how to reach Kubernetes.
@@ -37,6 +40,9 @@ type Options struct {
 	// Secrets in enrolled namespaces.
 	Config *rest.Config
 	Log    *slog.Logger
+	// Idle is how long the account Secrets of a namespace without applications that may have accounts are watched after
+	// somebody last asked for them; default 5 minutes. A later read starts anew.
+	Idle time.Duration
 }
 
 // Notify tells what has changed. Its functions are called one at a time or at once, and must not block.
@@ -51,6 +57,7 @@ type Notify struct {
 // A Cluster holds the caches.
 type Cluster struct {
 	log         *slog.Logger
+	idle        time.Duration
 	client      kubernetes.Interface
 	objects     dynamic.Interface
 	releases    cache.SharedIndexInformer
@@ -80,7 +87,7 @@ func New(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for Secrets: %w", err)
 	}
-	c := &Cluster{log: o.Log, client: client, objects: objects, namespaces: map[string]*namespaceWatch{}}
+	c := &Cluster{log: o.Log, idle: cmp.Or(o.Idle, defaultIdle), client: client, objects: objects, namespaces: map[string]*namespaceWatch{}}
 	c.releases = dynamicinformer.NewFilteredDynamicInformer(objects, ReleaseResource, metav1.NamespaceAll, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, byKind: kindOf},
 		func(l *metav1.ListOptions) { l.LabelSelector = KindLabel }).Informer()
@@ -136,8 +143,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.run = ctx
 	for _, w := range c.namespaces {
-		c.running.Go(func() { w.run(ctx) })
+		c.start(w)
 	}
+	c.running.Go(func() { c.giveUpIdle(ctx) })
 	c.running.Go(func() { c.definitions.RunWithContext(ctx) })
 	c.running.Go(func() { c.releases.RunWithContext(ctx) })
 	c.mu.Unlock()
@@ -277,11 +285,17 @@ func (c *Cluster) definitionChanged(before, after any) {
 	}
 }
 
-// follow watches the account Secrets of an application whose kind has a block.
+// follow watches the account Secrets of an application that may have accounts.
 func (c *Cluster) follow(r *Release) {
-	if d, ok := c.Definition(r.Kind); ok && d.HasBlock {
+	if c.mayHaveAccounts(r) {
 		c.namespace(r.Namespace)
 	}
+}
+
+// mayHaveAccounts reports whether the application's kind has a block.
+func (c *Cluster) mayHaveAccounts(r *Release) bool {
+	d, ok := c.Definition(r.Kind)
+	return ok && d.HasBlock
 }
 
 func (c *Cluster) tellRelease(key types.NamespacedName) {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mintlog/mintlog/mint/cluster"
@@ -94,12 +97,23 @@ func (w *watcher) toldOfKind(kind string) bool {
 // watch runs a cluster with the mint server's identity.
 func watch(t *testing.T) *watcher {
 	t.Helper()
+	return watchWith(t, mint(t), 0)
+}
+
+func mint(t *testing.T) *rest.Config {
+	t.Helper()
 	file, err := servers.ServiceAccountKubeconfig(t.Context(), "mint", 0)
 	require.NoError(t, err)
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	require.NoError(t, err)
+	return config
+}
+
+func watchWith(t *testing.T, config *rest.Config, idle time.Duration) *watcher {
+	t.Helper()
 	w := &watcher{}
-	w.Cluster, err = cluster.New(cluster.Options{Config: config, Log: slog.New(slog.NewTextHandler(w, nil))})
+	var err error
+	w.Cluster, err = cluster.New(cluster.Options{Config: config, Log: slog.New(slog.NewTextHandler(w, nil)), Idle: idle})
 	require.NoError(t, err)
 	w.Notify(cluster.Notify{
 		Release: func(r types.NamespacedName) { w.mu.Lock(); defer w.mu.Unlock(); w.releases = append(w.releases, r) },
@@ -346,12 +360,84 @@ func TestTheAccountSecretsOfAServedApplicationAreReadBeforeAnybodyAsks(t *testin
 	eventually(t, "it is told of", func() bool { return w.told("tenant-eager", "eager-orders") > 0 })
 }
 
+// A requests counts what is asked of the Secrets of each namespace.
+type requests struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (r *requests) counting(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(request *http.Request) (*http.Response, error) {
+		if namespace, ok := strings.CutSuffix(request.URL.Path, "/secrets"); ok {
+			r.mu.Lock()
+			r.of[path.Base(namespace)]++
+			r.mu.Unlock()
+		}
+		return next.RoundTrip(request)
+	})
+}
+
+func (r *requests) count(namespace string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of[namespace]
+}
+
+func TestANamespaceThatNobodyNeedsIsGivenUpAndReadAnewWhenSomebodyAsks(t *testing.T) {
+	asked := &requests{of: map[string]int{}}
+	config := mint(t)
+	config.Wrap(asked.counting)
+	const idle = 1500 * time.Millisecond
+	w := watchWith(t, config, idle)
+	require.NoError(t, w.WaitForSync(t.Context()))
+	const empty, madeUp, needed = "tenant-empty", "tenant-made-up", "tenant-needed"
+	require.NoError(t, servers.AddTenant(t.Context(), empty))
+	secret, err := admin().CoreV1().Secrets(empty).Create(t.Context(), accountSecret("pg-orders.app.account"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, servers.AddNamespace(t.Context(), needed))
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Needed", users))
+	_, err = servers.InstallRelease(t.Context(), needed, "Needed", "orders", object{})
+	require.NoError(t, err)
+	eventually(t, "the application", func() bool { _, ok := w.Release(needed, "needed-orders"); return ok })
+	cached := func(secret *corev1.Secret) bool {
+		return slices.ContainsFunc(w.AllAccountSecrets(), func(s *corev1.Secret) bool { return s.UID == secret.UID })
+	}
+	for range 2 {
+		_, err = w.AccountSecret(t.Context(), empty, secret.Name)
+		require.NoError(t, err)
+		eventually(t, "it is given up", func() bool { return !cached(secret) })
+		before := asked.count(madeUp)
+		_, err = w.AccountSecret(t.Context(), madeUp, "x")
+		require.True(t, apierrors.IsForbidden(err), "%v", err)
+		require.Greater(t, asked.count(madeUp), before)
+	}
+	time.Sleep(2 * idle) // so that the last is given up
+	others, waited := asked.count(madeUp), asked.count(needed)
+	eventually(t, "what is needed is tried again", func() bool { return asked.count(needed) > waited })
+	assert.Equal(t, others, asked.count(madeUp), "what nobody needs is not")
+	require.NoError(t, servers.Enrol(t.Context(), needed))
+	told := w.told(needed, "needed-orders")
+	eventually(t, "that it is enrolled is told", func() bool { return w.told(needed, "needed-orders") > told })
+
+	// When the application goes, so does the watch; one that is asked for all the time stays.
+	left, err := admin().CoreV1().Secrets(needed).Create(t.Context(), accountSecret("pg-orders.app.account"), metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "its Secret", func() bool { return cached(left) })
+	require.NoError(t, servers.DeleteRelease(t.Context(), needed, "needed-orders"))
+	eventually(t, "it is given up", func() bool {
+		_, err := w.AccountSecret(t.Context(), empty, secret.Name)
+		require.NoError(t, err)
+		require.True(t, cached(secret))
+		return !cached(left)
+	})
+}
+
 func TestAReadWaitsNoLongerThanItsContext(t *testing.T) {
-	file, err := servers.ServiceAccountKubeconfig(t.Context(), "mint", 0)
-	require.NoError(t, err)
-	config, err := clientcmd.BuildConfigFromFlags("", file)
-	require.NoError(t, err)
-	c, err := cluster.New(cluster.Options{Config: config, Log: slog.New(slog.DiscardHandler)})
+	c, err := cluster.New(cluster.Options{Config: mint(t), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

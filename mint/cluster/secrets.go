@@ -99,19 +99,52 @@ func (c *Cluster) namespace(name string) *namespaceWatch {
 	defer c.mu.Unlock()
 	w, ok := c.namespaces[name]
 	if ok {
+		w.lastAsked = time.Now()
 		return w
 	}
 	w = &namespaceWatch{
 		namespace: name, client: c.client, log: c.log.With("namespace", name),
 		changed: make(chan struct{}), asked: make(chan struct{}, 1),
-		secretChanged: c.secretChanged, readable: c.namespaceReadable,
+		secretChanged: c.secretChanged, readable: c.namespaceReadable, stop: func() {}, lastAsked: time.Now(),
 	}
 	c.namespaces[name] = w
 	if c.run != nil && c.run.Err() == nil {
-		ctx := c.run
-		c.running.Go(func() { w.run(ctx) })
+		c.start(w)
 	}
 	return w
+}
+
+// start runs a watch until the cluster ends, or the watch is given up. The caller holds c.mu.
+func (c *Cluster) start(w *namespaceWatch) {
+	ctx, stop := context.WithCancel(c.run)
+	w.stop = stop
+	c.running.Go(func() {
+		defer stop()
+		w.run(ctx)
+	})
+}
+
+// giveUpIdle ends, until ctx is done, the watches of namespaces that nobody needs: else each that was deleted, or whose
+// name somebody made up, would be asked for forever. One that is needed and may not be read is kept: nobody tells when
+// it is enrolled.
+func (c *Cluster) giveUpIdle(ctx context.Context) {
+	look := time.NewTicker(max(c.idle/4, time.Millisecond))
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		c.mu.Lock()
+		for name, w := range c.namespaces {
+			if time.Since(w.lastAsked) > c.idle && !slices.ContainsFunc(c.Releases(name), c.mayHaveAccounts) {
+				w.stop()
+				delete(c.namespaces, name)
+			}
+		}
+		c.mu.Unlock()
+	}
 }
 
 func (c *Cluster) secretChanged(before, after any) {
@@ -151,6 +184,9 @@ type namespaceWatch struct {
 	log           *slog.Logger
 	secretChanged func(before, after any)
 	readable      func(namespace string)
+
+	stop      context.CancelFunc // of what start started; guarded, as lastAsked is, by the cluster's mutex
+	lastAsked time.Time
 
 	asked chan struct{} // somebody wants a namespace that may not be read
 
