@@ -16,7 +16,7 @@ const (
 	// clockSkew is how far the clocks of kube-apiservers and mint servers may lie apart.
 	clockSkew = 5 * time.Second
 	// commitLimit is how long after its own reception of a request the mint server writes, or gives up.
-	commitLimit = 10 * time.Second
+	commitLimit = ledger.WriteBudget
 	// requestLimit is kube-apiserver's deadline for a request, by its default.
 	requestLimit = time.Minute
 

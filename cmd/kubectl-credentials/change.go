@@ -24,7 +24,7 @@ type changeFlags struct {
 
 func (f *changeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.id, "if-id", "", "Only if this is the id of the newest operation, as history and mint show it. What scripts should use.")
-	cmd.Flags().Int64Var(&f.revision, "if-revision", 0, "Only if this is the revision of the newest operation; 0: only if the account has no password yet.")
+	cmd.Flags().Int64Var(&f.revision, "if-revision", 0, "Only if this is the revision of the newest operation; 0: only if the account Secret does not exist yet.")
 	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", `"server": have everything checked, change nothing and print nothing on standard output.`)
 }
 

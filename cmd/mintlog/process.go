@@ -121,7 +121,7 @@ func config(kubeconfig, userAgent string) (*rest.Config, error) {
 type streamFlags struct {
 	url, credentials, state string
 	replicas                int
-	maxBytes                int64
+	maxBytes, evidenceBytes int64
 }
 
 func (f *streamFlags) bind(flags *pflag.FlagSet) {
@@ -129,6 +129,7 @@ func (f *streamFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credentials, "nats-credentials", "", "credentials file for --nats")
 	flags.IntVar(&f.replicas, "nats-replicas", 1, "replicas of the streams in an external cluster")
 	flags.Int64Var(&f.maxBytes, "stream-max-bytes", stream.DefaultMaxBytes, "size at which the stream of events takes no more until it is read")
+	flags.Int64Var(&f.evidenceBytes, "evidence-max-bytes", stream.DefaultEvidenceBytes, "size at which no more evidence is kept: histories are still written, and lose their older names at the next operation")
 }
 
 // bindEmbedded adds what an embedded stream needs.
@@ -142,7 +143,7 @@ func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, erro
 		return nil, errors.New("--nats is needed: this part has no stream of its own (mintlog all embeds one)")
 	}
 	o := stream.Options{
-		URL: f.url, CredentialsFile: f.credentials, Replicas: f.replicas, MaxBytes: f.maxBytes,
+		URL: f.url, CredentialsFile: f.credentials, Replicas: f.replicas, MaxBytes: f.maxBytes, EvidenceBytes: f.evidenceBytes,
 		Log: p.log, Registerer: p.registry,
 	}
 	if f.url == "" {

@@ -27,10 +27,6 @@ import (
 	"github.com/mintlog/mintlog/store/ledger"
 )
 
-// WriteBudget is how long after a request's reception an operation is written or given up. The join of ledger and log
-// relies on it.
-const WriteBudget = 10 * time.Second
-
 const (
 	readBackPause = 100 * time.Millisecond
 	maxAttempts   = 5
@@ -82,7 +78,7 @@ type result struct {
 
 // do runs an operation to its end, whether or not its caller stays to hear of it.
 func (m *minter) do(ctx context.Context, r request) (result, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), WriteBudget-m.now().Sub(r.received))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.WriteBudget-m.now().Sub(r.received))
 	defer cancel()
 	done, err := m.run(ctx, r)
 	if !r.dryRun {
@@ -152,7 +148,7 @@ func (m *minter) target(ctx context.Context, r request) (target, error) {
 	if err != nil {
 		return target{}, notFound(r.credential, err.Error())
 	}
-	accounts, refused, err := served.Block.Accounts(release.Name, release.Values, m.recorded(ctx, release))
+	accounts, refused, err := release.Accounts(served.Block, m.recorded(ctx, release))
 	if err != nil {
 		return target{}, notFound(r.credential, fmt.Sprintf("the accounts of %s are not known: %v", release.Name, err))
 	}

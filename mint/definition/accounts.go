@@ -37,8 +37,9 @@ func (b Block) Accounts(release string, values map[string]any, recorded func(seg
 	}
 	var accounts []Account
 	var refused []Refused
+	rivals := rivalsAmong(declared)
 	for _, d := range declared {
-		if reason := d.refusal(declared, recorded); reason != "" {
+		if reason := d.refusal(rivals(d), recorded); reason != "" {
 			refused = append(refused, Refused{Account: d.Account, Platform: d.platform, Reason: fmt.Sprintf("the account %q: %s", d.Name, reason)})
 			continue
 		}
@@ -157,8 +158,18 @@ func (d *declaration) resolve(release string) {
 	}
 }
 
-// refusal is why a declaration is not served beside the others, "" if it is.
-func (d declaration) refusal(all []declaration, recorded func(string) (string, bool)) string {
+// rivalsAmong finds those that share a declaration's segment or username, itself among them.
+func rivalsAmong(all []declaration) func(declaration) []declaration {
+	bySegment, byUsername := map[string][]declaration{}, map[string][]declaration{}
+	for _, d := range all {
+		bySegment[d.Segment] = append(bySegment[d.Segment], d)
+		byUsername[d.Username] = append(byUsername[d.Username], d)
+	}
+	return func(d declaration) []declaration { return slices.Concat(bySegment[d.Segment], byUsername[d.Username]) }
+}
+
+// refusal is why a declaration is not served beside its rivals, "" if it is.
+func (d declaration) refusal(rivals []declaration, recorded func(string) (string, bool)) string {
 	if d.platform {
 		return "it is the platform's own"
 	}
@@ -169,7 +180,7 @@ func (d declaration) refusal(all []declaration, recorded func(string) (string, b
 	if held && holder != d.Username {
 		return "the Secret of its name holds another username, which keeps it"
 	}
-	for _, other := range all {
+	for _, other := range rivals {
 		sameSegment, sameUsername := other.Segment == d.Segment, other.Username == d.Username
 		switch {
 		case other == d || !sameSegment && !sameUsername:

@@ -73,8 +73,8 @@ type Entry struct {
 	ID             string   `json:"id"` // the ledger entry's
 	Revision       int64    `json:"revision"`
 	By             string   `json:"by,omitempty"`             // the effective user
-	ImpersonatedBy string   `json:"impersonatedBy,omitempty"` // the authenticated user, where it is another
-	Response       Response `json:"response,omitempty"`       // absent where matching events conflict in it
+	ImpersonatedBy string   `json:"impersonatedBy,omitempty"` // the authenticated user, where it is another; absent where events conflict in it
+	Response       Response `json:"response,omitempty"`
 }
 
 // A History holds the matched entries among the ledger's newest MaxEntries, newest first, and the findings that do not

@@ -23,6 +23,10 @@ const (
 // MaxEntries is how many entries a ledger keeps; the oldest go.
 const MaxEntries = 20
 
+// WriteBudget is how long after the mint server received a request it writes the operation, or gives it up. The join of
+// ledger and log relies on it.
+const WriteBudget = 10 * time.Second
+
 // An Operation is what changes a password.
 type Operation string
 

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +19,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/test/postgres"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -75,6 +77,16 @@ func (s *story) note(format string, arguments ...any) {
 
 // type_ shows what a person types.
 func (s *story) type_(person, command string) { fmt.Fprintf(s.out, "%s$ %s\n", person, command) }
+
+// typeLogin shows what logs in, or that the exchange stands in for it.
+func (s *story) typeLogin() {
+	if s.postgres == nil {
+		s.note("the SCRAM exchange between a client and the stored form, in place of psql:")
+		return
+	}
+	host, port, _ := net.SplitHostPort(s.postgres.Address()) // it is one of ours
+	s.type_("jane", fmt.Sprintf("PGPASSWORD=$password psql -h %s -p %s -U app -d postgres -c 'SELECT 1'", host, port))
+}
 
 // show runs kubectl as a person, with what she types and what she sees.
 func (s *story) show(ctx context.Context, person string, arguments ...string) error {
@@ -151,19 +163,22 @@ func (s *story) storedForm(ctx context.Context) (string, error) {
 	return string(secret.Data["password"]), nil
 }
 
-// requests prints who asked for what, oldest first.
-func (s *story) requests(events []event.Event) {
-	slices.SortFunc(events, func(a, b event.Event) int { return a.RequestReceivedTimestamp.Compare(b.RequestReceivedTimestamp) })
-	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "TIME\tUSER\tON BEHALF OF\tOPERATION\tCREDENTIAL\tANSWER")
-	for _, e := range events {
-		operation, _ := e.Operation()
-		namespace, name := e.Account()
-		behalf := "-"
-		if e.ImpersonatedUser != nil {
-			behalf = e.ImpersonatedUser.Username
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s/%s\t%d\n", e.RequestReceivedTimestamp.Format("15:04:05.000"), e.User.Username, behalf, operation, namespace, name, e.ResponseStatus.Code)
+// ask is VictoriaLogs' answer to a query, a JSON object a line.
+func (s *story) ask(ctx context.Context, query string) (string, error) {
+	form := strings.NewReader(url.Values{"query": {query}}.Encode())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.sandbox.VictoriaLogsURL()+"/select/logsql/query", form)
+	if err != nil {
+		return "", err
 	}
-	_ = w.Flush()
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("VictoriaLogs answered %s: %s", response.Status, body)
+	}
+	return string(body), err
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -334,8 +335,8 @@ func auditID(id string) http.Header { return http.Header{"Audit-Id": {id}} }
 
 func newAuditID() string { return uuid.NewString() }
 
-// metric is the value of a metric of mintlog, by its line's beginning.
-func (h *house) metric(t *testing.T, name string) string {
+// metric is the value of a metric of mintlog, by its name and labels. One that is not there fails the test.
+func (h *house) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	response, err := http.Get("http://" + h.MetricsAddress() + "/metrics")
 	require.NoError(t, err)
@@ -344,10 +345,13 @@ func (h *house) metric(t *testing.T, name string) string {
 	require.NoError(t, err)
 	for line := range bytes.Lines(body) {
 		if value, ok := strings.CutPrefix(string(line), name+" "); ok {
-			return strings.TrimSpace(value)
+			number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			require.NoError(t, err)
+			return number
 		}
 	}
-	return ""
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }
 
 func occurrences(t *testing.T, response *http.Response, text string) int {

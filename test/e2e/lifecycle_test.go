@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/store/archive"
+	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/test/postgres"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -74,7 +76,8 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 		shared.mint(t, sandbox.Jane, 0, credential)
 	}
 	before := shared.awaitCredential(t, credential, by("jane", ""))
-	shared.mint(t, sandbox.Jane, 1, credential) // its event is on the way while the application goes
+	id := newAuditID()
+	shared.minted(t, call{person: sandbox.Jane, apiserver: 1, path: credential + "/mint", header: auditID(id)}) // its event is on the way while the application goes
 	require.NoError(t, shared.DeleteRelease(ctx(t), acme, release))
 	_, err := shared.InstallRelease(ctx(t), acme, "Postgres", "phoenix", values("app"))
 	require.NoError(t, err)
@@ -86,7 +89,15 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 		return nil
 	})
 	assert.NotEqual(t, before.UID, after.UID)
-	time.Sleep(2 * time.Second) // for an old event to leak in, if it could
+	shared.awaitArchive(t, archive.Query{Namespace: acme, Credential: credential, AuditID: id}, func(events []event.Event) error {
+		for _, e := range events {
+			if _, is := e.Operation(); is && e.Stage == event.ResponseComplete {
+				return nil
+			}
+		}
+		return errors.New("the old event is not in the archive")
+	})
+	time.Sleep(2 * time.Second) // for it to leak in by the other way, if it could
 	after = shared.awaitCredential(t, credential, func(*v1alpha1.Credential) error { return nil })
 	require.Len(t, after.Status.History, 1)
 	assert.Equal(t, "Create", after.Status.History[0].Operation)
@@ -175,7 +186,7 @@ func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
 	}))
 	require.NoError(t, shared.AwaitFirstSight(ctx(t), kind))
 	body := `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 0}}}`
-	within(t, 10*time.Second, func() error {
+	within(t, 30*time.Second, func() error {
 		a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: "clickhouse-first.app/mint", body: body})
 		if err != nil || a.code != http.StatusCreated {
 			return fmt.Errorf("%v %s", err, a)
@@ -183,6 +194,16 @@ func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
 		return nil
 	})
 	shared.awaitCredential(t, "clickhouse-first.app", by("jane", ""))
+	shared.awaitArchive(t, archive.Query{Namespace: acme, Credential: "clickhouse-first.app"}, func(events []event.Event) error {
+		newest := shared.ledger(t, "clickhouse-first.app").Newest()
+		for _, e := range events {
+			if e.IsWrite() && e.Verb == "create" && e.AuditID == newest.AuditID && e.Outcome() == event.Succeeded {
+				assert.Equal(t, "system:serviceaccount:mintlog:mint", e.User.Username)
+				return nil
+			}
+		}
+		return errors.New("the commit is not in the archive")
+	})
 	shared.refused(t, http.StatusConflict, call{person: sandbox.Jane, path: "clickhouse-first.app/mint", body: body})
 }
 

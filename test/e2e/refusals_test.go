@@ -243,7 +243,7 @@ func TestAKindWithAFormatOrSourceNobodyKnowsIsNotServedAndMintSaysWhy(t *testing
 		require.NoError(t, shared.InstallDefinition(ctx(t), kind, block))
 		_, err := shared.InstallRelease(ctx(t), acme, kind, "x", values("app"))
 		require.NoError(t, err)
-		within(t, 10*time.Second, func() error {
+		within(t, 30*time.Second, func() error {
 			a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: strings.ToLower(kind) + "-x.app/mint"})
 			if err != nil || a.code != http.StatusNotFound || !strings.Contains(a.String(), names) {
 				return fmt.Errorf("%v %s", err, a)

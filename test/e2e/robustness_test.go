@@ -39,7 +39,7 @@ func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 	resume := sync.OnceFunc(func() { assert.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) })
 	defer resume()
-	gone, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	gone, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := shared.do(gone, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -55,7 +55,8 @@ func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(
 	c := shared.awaitCredential(t, credential, by("jane", ""))
 	assert.Equal(t, "Unknown", c.Status.History[0].Response)
 
-	// And whenever she goes, what stands in the ledger bears her name.
+	// And whenever she goes, what stands in the ledger bears her name, and no answer that she did not get is a Success
+	// of hers to rely on: she sees it is there, and mints again.
 	ids := map[string]bool{}
 	for range 30 {
 		id := newAuditID()
@@ -64,13 +65,22 @@ func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(
 		_, _ = shared.do(soon, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
 		cancel()
 	}
-	time.Sleep(time.Second)
-	c = shared.awaitCredential(t, credential, allAttributed)
+	time.Sleep(2 * time.Second) // for commits that are on their way
 	book := shared.ledger(t, credential)
-	for i, o := range c.Status.History {
-		if o.Operation == string(ledger.Mint) {
-			assert.Equal(t, "jane", o.By)
-			assert.Equal(t, book.Entries[i].ID, o.ID)
+	c = shared.awaitCredential(t, credential, func(c *v1alpha1.Credential) error {
+		if len(c.Status.History) == 0 || c.Status.History[0].ID != book.Newest().ID {
+			return errors.New("the view is behind")
+		}
+		return allAttributed(c)
+	})
+	byID := map[string]v1alpha1.Operation{}
+	for _, o := range c.Status.History {
+		byID[o.ID] = o
+	}
+	for _, entry := range book.Entries[:min(len(book.Entries), history.MaxEntries)] {
+		if ids[entry.AuditID] {
+			assert.Equal(t, "jane", byID[entry.ID].By)
+			assert.Contains(t, []string{"Success", "Unknown"}, byID[entry.ID].Response)
 		}
 	}
 	assert.Empty(t, c.Status.Findings)
@@ -146,7 +156,7 @@ func (h *house) startTraffic(t *testing.T, credentials []string) *traffic {
 					return
 				case <-time.After(20 * time.Millisecond):
 				}
-				c := call{person: sandbox.Jane, apiserver: n % 2, path: credentials[n%len(credentials)] + "/mint"}
+				c := call{person: sandbox.Jane, apiserver: n / len(credentials) % 2, path: credentials[n%len(credentials)] + "/mint"}
 				name := [2]string{"jane", ""}
 				switch n % 5 {
 				case 1:
@@ -356,9 +366,12 @@ func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Greater(t, searched(t, s.Directory(), "requestReceivedTimestamp"), 0, "the search finds what is there")
+	// The search finds what is there: a stored form in etcd's files, an audit id in the stream's.
+	book := h.ledger(t, credential)
+	assert.NotEmpty(t, filesWith(t, filepath.Join(s.Directory(), "etcd"), string(h.secret(t, credential).Data["password"])))
+	assert.NotEmpty(t, filesWith(t, s.StateDirectory(), book.Newest().AuditID))
 	for _, password := range passwords {
-		assert.Zero(t, searched(t, s.Directory(), password))
+		assert.Empty(t, filesWith(t, s.Directory(), password))
 		assert.Zero(t, archived(t, h, password))
 		metrics, err := http.Get("http://" + s.MetricsAddress() + "/metrics")
 		require.NoError(t, err)
@@ -366,20 +379,16 @@ func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
 	}
 }
 
-// searched is in how many files below directory a text occurs. Its failures do not print the text.
-func searched(t *testing.T, directory, text string) int {
+// filesWith are the files below directory that hold a text.
+func filesWith(t *testing.T, directory, text string) []string {
 	t.Helper()
-	files := 0
+	var files []string
 	require.NoError(t, filepath.WalkDir(directory, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return nil // files come and go while servers run
 		}
-		content, err := os.ReadFile(path)
-		if err == nil && strings.Contains(string(content), text) {
-			files++
-			if text != "requestReceivedTimestamp" {
-				t.Errorf("a password is in %s", path)
-			}
+		if content, err := os.ReadFile(path); err == nil && strings.Contains(string(content), text) {
+			files = append(files, path)
 		}
 		return nil
 	}))

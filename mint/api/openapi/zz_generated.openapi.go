@@ -555,21 +555,21 @@ func schema_mintlog_mint_api_v1alpha1_Operation(ref common.ReferenceCallback) co
 					},
 					"by": {
 						SchemaProps: spec.SchemaProps{
-							Description: "The user on whose behalf the request ran, as the audit log has it. Absent unless attribution is AuditLog, and where the log contradicts itself (see findings).",
+							Description: "The user on whose behalf the request ran, as the audit log has it. Absent unless attribution is AuditLog.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"impersonatedBy": {
 						SchemaProps: spec.SchemaProps{
-							Description: "The user who really authenticated, if the request ran on behalf of another.",
+							Description: "The user who really authenticated, if the request ran on behalf of another. Absent where the log contradicts itself in this (see findings).",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"attribution": {
 						SchemaProps: spec.SchemaProps{
-							Description: "On whose word the name stands. AuditLog: on the API server's audit log. Platform: there was no request. Pending: the log's event has not come yet. Unattributed: none came within two minutes; see findings. Expired: the event was known and is older than what is retained.",
+							Description: "On whose word the name stands. AuditLog: on the API server's audit log. Platform: there was no request. Pending: the log's event has not come yet. Unattributed: none came within two minutes; see findings. Expired: no event is known, and the operation is older than what the platform retains of the log.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",

@@ -129,16 +129,16 @@ type Operation struct {
 	Operation string `json:"operation"`
 	// When the new password was stored, in microseconds by the mint server's clock.
 	At metav1.MicroTime `json:"at"`
-	// The user on whose behalf the request ran, as the audit log has it. Absent unless attribution is AuditLog, and
-	// where the log contradicts itself (see findings).
+	// The user on whose behalf the request ran, as the audit log has it. Absent unless attribution is AuditLog.
 	// +optional
 	By string `json:"by,omitempty"`
-	// The user who really authenticated, if the request ran on behalf of another.
+	// The user who really authenticated, if the request ran on behalf of another. Absent where the log contradicts
+	// itself in this (see findings).
 	// +optional
 	ImpersonatedBy string `json:"impersonatedBy,omitempty"`
 	// On whose word the name stands. AuditLog: on the API server's audit log. Platform: there was no request. Pending:
-	// the log's event has not come yet. Unattributed: none came within two minutes; see findings. Expired: the event
-	// was known and is older than what is retained.
+	// the log's event has not come yet. Unattributed: none came within two minutes; see findings. Expired: no event is
+	// known, and the operation is older than what the platform retains of the log.
 	Attribution string `json:"attribution"`
 	// What the log says of the answer. Success: it was sent. Unknown: the operation took effect and its answer may
 	// never have arrived; whoever needs the password mints again. Absent where nothing is known.
