@@ -44,6 +44,10 @@ func accountsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "accounts",
 		Short: "Seed and remove account Secrets as applications come, change and go",
+		Long: `accounts keeps one account Secret for each declared account of each application in
+enrolled namespaces, and grants the projector each of them by name. It seeds nothing
+that might lock somebody out: what ran before it waits for its first mint.`,
+		Example: `  mintlog accounts --namespace mintlog`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
 				return accounts.parts(p, kubernetes.kubeconfig)

@@ -29,8 +29,12 @@ func allCommand() *cobra.Command {
 in one process, around an embedded stream that listens nowhere. SIGTERM drains; a
 second start with the same --state carries on where the first was.
 
-Each part has an identity of its own if it is given its own kubeconfig; --own-user
-then names them as the audit log does.`,
+Each part has an identity of its own if it is given its own kubeconfig. Name in
+--own-user every identity that the mint server, the accounts role and the projector
+use, as the audit log names them: anybody else's write of an account Secret is out of
+band. It needs --audit-log, --victorialogs, --tls-cert-file and --tls-private-key-file.`,
+		Example: `  mintlog all --audit-log /var/log/audit/kube/audit.log --victorialogs http://victoria-logs:9428 \
+    --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
 				if err := errors.Join(mint.validate(), accounts.validate(), ingest.validate(), project.validate()); err != nil {

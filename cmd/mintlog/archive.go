@@ -44,6 +44,10 @@ func archiveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "archive",
 		Short: "Fill VictoriaLogs from the stream",
+		Long: `archive writes every event to VictoriaLogs and acknowledges it when it has read it
+back. While VictoriaLogs is down, events wait in the stream. It needs --nats and
+--victorialogs.`,
+		Example: `  mintlog archive --nats nats://nats:4222 --victorialogs http://victoria-logs:9428`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
 				s, err := where.open(ctx, p)

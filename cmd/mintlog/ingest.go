@@ -38,6 +38,10 @@ func ingestCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ingest",
 		Short: "Follow the audit log files of kube-apiservers and publish to the stream",
+		Long: `ingest follows audit log files through rotation and restarts, and publishes the
+requests for credentials and the writes of account Secrets in them. Its checkpoint
+moves only behind an acknowledged publish. It needs --audit-log and --nats.`,
+		Example: `  mintlog ingest --audit-log /var/log/audit/kube/audit.log --nats nats://nats:4222`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
 				if err := ingest.validate(); err != nil {

@@ -60,6 +60,10 @@ func mintCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mint",
 		Short: "Serve the credentials API behind kube-apiserver",
+		Long: `mint serves credentials.cozystack.io: the view of accounts, mint and revoke. It takes
+requests from kube-apiserver's front proxy alone and needs a serving certificate that
+the APIService trusts.`,
+		Example: `  mintlog mint --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
 				return mint.parts(p, kubernetes.kubeconfig)

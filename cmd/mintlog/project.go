@@ -43,6 +43,10 @@ func projectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "project",
 		Short: "Join ledger and audit events, and write the history on each account Secret",
+		Long: `project reads events from the stream, joins them with the ledger of the account they
+are about, and writes the history on its Secret. It needs --nats. Name in --own-user
+every identity that the mint server, the accounts role and the projector use.`,
+		Example: `  mintlog project --nats nats://nats:4222`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
 				s, err := where.open(ctx, p)
