@@ -148,7 +148,7 @@ func TestAnEventStaysUntilBothProjectorAndArchiverHaveAcknowledgedIt(t *testing.
 	drain(t, s, ProjectorEvents)
 	assert.Equal(t, 3, stored(t, s, events))
 	drain(t, s, ArchiverEvents)
-	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 5*time.Second, 20*time.Millisecond)
+	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 20*time.Second, 20*time.Millisecond)
 }
 
 func TestFetchReturnsNoMoreThanAConsumerShouldHoldAndTheRestComesAgain(t *testing.T) {
@@ -354,7 +354,7 @@ func TestAMessageThatIsNoEventIsSetAsideAndTheRestProceeds(t *testing.T) {
 	assert.Len(t, drain(t, s, ProjectorEvents), 1)
 	assert.Len(t, drain(t, s, ArchiverEvents), 1)
 	assert.Equal(t, 4.0, testutil.ToFloat64(s.metrics.undecodable.WithLabelValues(string(ProjectorEvents))))
-	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 5*time.Second, 20*time.Millisecond)
+	assert.Eventually(t, func() bool { return stored(t, s, events) == 0 }, 20*time.Second, 20*time.Millisecond)
 }
 
 func TestAMessageNotAcknowledgedComesAgainAndSaysHowOften(t *testing.T) {

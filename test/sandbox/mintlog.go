@@ -91,7 +91,7 @@ func (s *Sandbox) run(ctx context.Context, options process.Options) (*process.Pr
 		return nil, fmt.Errorf("%s is missing: run \"make build\"", options.Path)
 	}
 	options.LogFile = s.path("logs", options.Name+".log")
-	options.Grace = 10 * time.Second
+	options.Grace = 30 * time.Second // its parts take up to 10 s each to drain
 	started, err := process.Start(ctx, options)
 	if err != nil {
 		return nil, err

@@ -175,7 +175,7 @@ func (s *Sandbox) startAll(ctx context.Context) error {
 }
 
 // Stop ends everything, waits until it is gone, and removes the directory if the sandbox made it. mintlog's processes
-// are asked to end, and killed after 10 s; the servers are killed. A second call does nothing.
+// are asked to end, and killed after 30 s; the servers are killed. A second call does nothing.
 func (s *Sandbox) Stop() error {
 	s.mutex.Lock()
 	if s.stopped {

@@ -56,7 +56,7 @@ func TestAChildDiesWithItsKilledParent(t *testing.T) {
 	})
 	require.NoError(t, parent.Process.Kill())
 	require.Error(t, parent.Wait())
-	require.Eventually(t, func() bool { return ended(child) }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return ended(child) }, 20*time.Second, 10*time.Millisecond)
 }
 
 func TestAServerThatEndsBeforeItIsReadyShowsTheEndOfItsLog(t *testing.T) {
@@ -67,7 +67,7 @@ func TestAServerThatEndsBeforeItIsReadyShowsTheEndOfItsLog(t *testing.T) {
 }
 
 func TestAServerThatDoesNotGetReadyIsKilledAndSaysWhy(t *testing.T) {
-	_, err := start(t, "echo pid $$; exec sleep 1000", never, 200*time.Millisecond)
+	_, err := start(t, "echo pid $$; exec sleep 1000", never, 2*time.Second)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "not yet")
 	_, after, _ := strings.Cut(err.Error(), "pid ")
@@ -77,21 +77,21 @@ func TestAServerThatDoesNotGetReadyIsKilledAndSaysWhy(t *testing.T) {
 }
 
 func TestAStoppedServerTakesItsChildrenAlong(t *testing.T) {
-	p, err := start(t, "trap 'exit 0' TERM; sleep 1000 & wait", nil, 0)
+	p, err := start(t, "trap 'exit 0' TERM; sleep 1000 & echo trapped; wait", nil, 0)
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond) // for the trap
+	awaitLine(t, p, "trapped")
 	require.NoError(t, p.Stop())
 	require.False(t, p.Running())
 	require.Eventually(t, func() bool {
 		return errors.Is(syscall.Kill(-p.PID(), 0), syscall.ESRCH)
-	}, 5*time.Second, 10*time.Millisecond)
+	}, 20*time.Second, 10*time.Millisecond)
 	require.NoError(t, p.Stop(), "a second time")
 }
 
 func TestAServerThatDoesNotHearIsKilledAfterTheGrace(t *testing.T) {
-	p, err := start(t, "trap '' TERM; echo deaf; while :; do sleep 0.1; done", nil, 0)
+	p, err := start(t, "trap '' TERM; echo trapped; while :; do sleep 0.1; done", nil, 0)
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond) // for the trap
+	awaitLine(t, p, "trapped")
 	require.ErrorContains(t, p.Stop(), "the server did not stop within 500ms and was killed")
 	require.False(t, p.Running())
 }
@@ -104,14 +104,14 @@ func TestAKilledServerRunsAgainWithTheSameArgumentsAndItsLogGoesOn(t *testing.T)
 		require.NoError(t, err)
 		return strings.Count(string(log), "here\n")
 	}
-	require.Eventually(t, func() bool { return lines() == 1 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return lines() == 1 }, 20*time.Second, 10*time.Millisecond)
 	first := p.PID()
 	p.Kill()
 	require.Error(t, p.Result())
 	require.NoError(t, p.Restart(t.Context()))
 	require.NotEqual(t, first, p.PID())
 	require.True(t, p.Running())
-	require.Eventually(t, func() bool { return lines() == 2 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return lines() == 2 }, 20*time.Second, 10*time.Millisecond)
 	p.Kill()
 }
 
@@ -155,6 +155,15 @@ func start(t *testing.T, script string, ready func(context.Context) error, withi
 		Name: "the server", Path: "/bin/sh", Arguments: []string{"-c", script},
 		LogFile: filepath.Join(t.TempDir(), "log"), Ready: ready, ReadyWithin: within, Grace: 500 * time.Millisecond,
 	})
+}
+
+// awaitLine waits until a script has printed a line.
+func awaitLine(t *testing.T, p *process.Process, line string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		log, err := os.ReadFile(p.LogFile())
+		return err == nil && strings.Contains(string(log), line+"\n")
+	}, 20*time.Second, 10*time.Millisecond)
 }
 
 func never(context.Context) error { return errors.New("not yet") }
