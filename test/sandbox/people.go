@@ -33,6 +33,11 @@ var groups = map[string][]string{
 	controllerManager: nil,
 }
 
+// namespaces are where the people's kubectl is without --namespace: their own tenant.
+var namespaces = map[string]string{
+	Jane: TenantAcme, Ivan: TenantAcme, Olga: TenantBeta, TenantRoot: TenantRootNamespace,
+}
+
 // A person authenticates with a client certificate (both PEM).
 type person struct{ certificate, key []byte }
 
@@ -64,7 +69,7 @@ func (s *Sandbox) writeKubeconfig(file, name string, user clientcmdapi.AuthInfo,
 		CertificateAuthorityData: s.serving.PEM(),
 	}
 	configuration.AuthInfos[name] = &user
-	configuration.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: name}
+	configuration.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: name, Namespace: namespaces[name]}
 	configuration.CurrentContext = "sandbox"
 	if err := clientcmd.WriteToFile(*configuration, file); err != nil {
 		return fmt.Errorf("writing the kubeconfig of %s: %w", name, err)

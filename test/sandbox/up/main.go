@@ -89,8 +89,14 @@ func (h home) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nThe sandbox runs. In a shell:\n  . .sandbox/env\n  KUBECONFIG=$KUBECONFIG_JANE bin/kubectl get credentials --namespace %s\nand to stop it: make sandbox-down\n",
-		sandbox.TenantAcme)
+	fmt.Print(`
+The sandbox runs. To be jane, admin of its tenant acme (or ivan, olga, root), in a shell:
+
+  export PATH=$PWD/bin:$PATH; . .sandbox/env; export KUBECONFIG=$KUBECONFIG_JANE
+  kubectl credentials list
+
+To stop it: make sandbox-down
+`)
 	return nil
 }
 
