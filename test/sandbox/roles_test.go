@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,8 +109,13 @@ func shippedRoles(t *testing.T) (map[string]rbacv1.ClusterRole, []rbacv1.Cluster
 	t.Helper()
 	root, err := sandbox.Root()
 	require.NoError(t, err)
-	files, err := filepath.Glob(filepath.Join(root, "deploy", "rbac", "*.yaml"))
-	require.NoError(t, err)
+	var files []string
+	require.NoError(t, filepath.WalkDir(filepath.Join(root, "deploy"), func(path string, entry fs.DirEntry, err error) error {
+		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+			files = append(files, path)
+		}
+		return err
+	}))
 	roles := map[string]rbacv1.ClusterRole{}
 	var bindings []rbacv1.ClusterRoleBinding
 	for _, file := range files {
