@@ -23,6 +23,7 @@ import (
 	"github.com/xdg-go/scram"
 
 	"github.com/mintlog/mintlog/mint/format"
+	"github.com/mintlog/mintlog/test/debian"
 )
 
 const thousand = 1000
@@ -52,15 +53,23 @@ func stored(t *testing.T, name string, passwords []string) []string {
 	return forms
 }
 
-// run returns the lines that a program prints. Where the program is not on the machine, the test fails.
+// packages are Debian's that bring the programs other than PostgreSQL.
+var packages = map[string]string{"openssl": "openssl", "sha256sum": "coreutils"}
+
+// run returns the lines that a program prints. Where the program is not on the machine and cannot be installed, the
+// test fails.
 func run(t *testing.T, input string, program string, arguments ...string) []string {
 	t.Helper()
+	require.NoError(t, debian.Need(t.Context(), os.Stderr, packages[program], func() bool {
+		_, err := exec.LookPath(program)
+		return err == nil
+	}), program)
 	command := exec.Command(program, arguments...)
 	command.Stdin = strings.NewReader(input)
 	var failure bytes.Buffer
 	command.Stderr = &failure
 	out, err := command.Output()
-	require.NoError(t, err, "this needs %s (Debian: openssl, coreutils): %s", program, failure.String())
+	require.NoError(t, err, "%s: %s", program, failure.String())
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func TestPostgreSQLTakesEverySCRAMFormUnchangedAndLetsItsPasswordIn(t *testing.T
 			fmt.Fprintf(&script, "ALTER ROLE app PASSWORD '%s';\n", forms[i+1])
 		}
 	}
-	psql := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--no-password", "--tuples-only", "--no-align", "--quiet", "--set=ON_ERROR_STOP=1")
+	psql := exec.CommandContext(t.Context(), filepath.Join(server.Programs(), "psql"), "--no-psqlrc", "--no-password", "--tuples-only", "--no-align", "--quiet", "--set=ON_ERROR_STOP=1")
 	psql.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGHOST=" + host, "PGPORT=" + port, "PGDATABASE=postgres", "PGUSER=app", "PGPASSWORD=" + passwords[0], "PGSSLMODE=disable"}
 	psql.Stdin = strings.NewReader(script.String())
 	var complaint bytes.Buffer

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mintlog/mintlog/test/debian"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
@@ -99,25 +100,36 @@ func find(ctx context.Context, progress io.Writer) (string, error) {
 	if programs := installed(); programs != "" {
 		return programs, nil
 	}
-	const advice = "PostgreSQL is missing: install the package postgresql (it is looked for in PATH and in /usr/lib/postgresql/*/bin)"
-	apt, err := exec.LookPath("apt-get")
-	if err != nil || os.Getuid() != 0 {
-		return "", errors.New(advice)
-	}
-	fmt.Fprintln(progress, "PostgreSQL is missing: installing Debian's package postgresql")
-	began := time.Now()
-	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-y", "-q", "--no-install-recommends", "postgresql"}} {
-		command := exec.CommandContext(ctx, apt, arguments...)
-		command.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if output, err := command.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%s; apt-get %s failed: %w: %s", advice, arguments[0], err, lastLines(output))
+	if debian.Installs() {
+		allow, err := forbidServer(clusterSettings)
+		if err != nil {
+			return "", fmt.Errorf("keeping Debian from starting a PostgreSQL of its own: %w", err)
 		}
+		defer allow()
 	}
-	fmt.Fprintf(progress, "PostgreSQL is installed, in %s\n", time.Since(began).Round(time.Second))
-	if programs := installed(); programs != "" {
-		return programs, nil
+	if err := debian.Need(ctx, progress, "postgresql", func() bool { return installed() != "" }); err != nil {
+		return "", fmt.Errorf("PostgreSQL (looked for in PATH and in /usr/lib/postgresql/*/bin): %w", err)
 	}
-	return "", errors.New(advice)
+	return installed(), nil
+}
+
+// clusterSettings is where Debian's package looks for settings of the server that it sets up.
+const clusterSettings = "/etc/postgresql-common/createcluster.d"
+
+// forbidServer keeps Debian's package, while it is being installed, from setting up a server of its own at port 5432
+// that would run on after us. The returned function takes that back.
+func forbidServer(folder string) (allow func(), err error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(folder, "mintlog-tests.conf")
+	if err := os.WriteFile(file, []byte("create_main_cluster = false\n"), 0o644); err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = os.Remove(file)
+		_ = os.Remove(folder) // if it is empty
+	}, nil
 }
 
 // installed is the folder of the newest PostgreSQL that is whole, or empty.
@@ -283,6 +295,9 @@ func (p *Postgres) Version(ctx context.Context) (string, error) {
 
 // LogFile is the path of the server's log.
 func (p *Postgres) LogFile() string { return filepath.Join(p.directory, "postgres.log") }
+
+// Programs is the folder of PostgreSQL's programs: initdb, postgres, psql.
+func (p *Postgres) Programs() string { return p.programs }
 
 // Address is the host and port.
 func (p *Postgres) Address() string { return net.JoinHostPort(host, p.port) }
