@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -129,7 +130,7 @@ func TestMintlogsIdentitiesReachSecretsInEnrolledNamespacesOnly(t *testing.T) {
 	}
 	for _, verb := range []string{"get", "list", "watch", "create", "update"} {
 		f("mint", verb, sandbox.TenantAcme, "", "secrets", true)
-		f("accounts", verb, sandbox.TenantAcme, "", "secrets", true)
+		f("accounts", verb, sandbox.TenantAcme, "", "secrets", verb != "update") // it patches
 		for _, name := range []string{"projector", "ingest", "archiver"} {
 			f(name, verb, sandbox.TenantAcme, "", "secrets", false)
 		}
@@ -140,6 +141,8 @@ func TestMintlogsIdentitiesReachSecretsInEnrolledNamespacesOnly(t *testing.T) {
 		}
 	}
 	f("mint", "delete", sandbox.TenantAcme, "", "secrets", false)
+	f("mint", "patch", sandbox.TenantAcme, "", "secrets", false)
+	f("accounts", "patch", sandbox.TenantAcme, "", "secrets", true)
 	f("accounts", "delete", sandbox.TenantAcme, "", "secrets", true)
 	f("accounts", "create", sandbox.TenantAcme, "rbac.authorization.k8s.io", "rolebindings", true)
 	f("accounts", "create", "tenant-aloof", "rbac.authorization.k8s.io", "rolebindings", false)
@@ -263,11 +266,7 @@ func TestTheFrontProxyNamesTheCallerToTheServerAtTheMintAddress(t *testing.T) {
 	go func() { _ = server.ListenAndServeTLS(certificate, key) }()
 	defer server.Close()
 	require.NoError(t, cluster.LayAPI(t.Context()))
-	defer func() {
-		apis := dynamic.NewForConfigOrDie(cluster.RESTConfig(sandbox.ClusterAdmin, 0)).
-			Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
-		require.NoError(t, apis.Delete(t.Context(), "v1alpha1.credentials.cozystack.io", metav1.DeleteOptions{}))
-	}()
+	defer removeAPI(t)
 	for apiserver := range 2 {
 		body, err := kubernetes.NewForConfigOrDie(cluster.RESTConfig(sandbox.Jane, apiserver)).Discovery().RESTClient().
 			Get().AbsPath("/apis/credentials.cozystack.io/v1alpha1/namespaces/tenant-acme/credentials/postgres-orders.app").
@@ -281,8 +280,19 @@ func TestTheFrontProxyNamesTheCallerToTheServerAtTheMintAddress(t *testing.T) {
 	}
 }
 
+// removeAPI removes what LayAPI laid: no namespace could be deleted while nothing answers.
+func removeAPI(t *testing.T) {
+	t.Helper()
+	apis := dynamic.NewForConfigOrDie(cluster.RESTConfig(sandbox.ClusterAdmin, 0)).
+		Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	require.NoError(t, apis.Delete(t.Context(), "v1alpha1.credentials.cozystack.io", metav1.DeleteOptions{}))
+}
+
+// startNATS starts the one NATS server of these tests, and returns its URL.
+var startNATS = sync.OnceValues(func() (string, error) { return cluster.StartNATS(context.Background()) })
+
 func TestNATSKeepsAStreamInFiles(t *testing.T) {
-	url, err := cluster.StartNATS(t.Context())
+	url, err := startNATS()
 	require.NoError(t, err)
 	connection, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -293,6 +303,22 @@ func TestNATSKeepsAStreamInFiles(t *testing.T) {
 	require.NoError(t, err)
 	_, err = streams.Publish(t.Context(), "s", []byte("kept"))
 	require.NoError(t, err)
+}
+
+func TestEachPersonsKubectlIsInTheirOwnTenant(t *testing.T) {
+	f := func(person, want string) {
+		t.Helper()
+		loaded, err := clientcmd.LoadFromFile(cluster.Kubeconfig(person, 0))
+		require.NoError(t, err)
+		namespace, _, err := clientcmd.NewDefaultClientConfig(*loaded, nil).Namespace()
+		require.NoError(t, err)
+		require.Equal(t, want, namespace, person)
+	}
+	f(sandbox.Jane, sandbox.TenantAcme)
+	f(sandbox.Ivan, sandbox.TenantAcme)
+	f(sandbox.Olga, sandbox.TenantBeta)
+	f(sandbox.TenantRoot, sandbox.TenantRootNamespace)
+	f(sandbox.ClusterAdmin, metav1.NamespaceDefault)
 }
 
 func TestAllArgumentsNameFilesThatAreThere(t *testing.T) {
