@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the servers and tools that the demo and the tests run, from their Go modules, into bin/.
-# Each lies in bin/cache/ under its version and is built once; bin/<name> links to the version in use.
+# Each lies in bin/cache/ under its version and is built once; bin/<name> links to the version in use. It needs Go, and
+# neither git nor a C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -42,7 +43,7 @@ build() { # name folder package version [ldflags]
     done
     if ! wait "$pid"; then
       rm -f "$part"
-      echo "building $name $version failed after $((SECONDS - start))s" >&2
+      echo "building $name $version failed after $((SECONDS - start))s: make tools tries again" >&2
       exit 1
     fi
     mv "$part" "$target"
@@ -52,13 +53,22 @@ build() { # name folder package version [ldflags]
   ln -sfn "cache/$name-$version" "bin/$name"
 }
 
+if ! command -v go >/dev/null; then
+  echo "go is missing: install Go 1.26 (https://go.dev/dl), and have its bin folder in PATH" >&2
+  exit 1
+fi
+# Each in a statement of its own, which a failure ends.
+etcd=$(version etcd go.etcd.io/etcd/server/v3)
+logs=$(version victorialogs github.com/VictoriaMetrics/VictoriaLogs)
+nats=$(version nats github.com/nats-io/nats-server/v2)
 kubernetes=$(version kubernetes k8s.io/kubernetes)
+helm=$(version helm helm.sh/helm/v4)
 minor=$(echo "$kubernetes" | cut -d. -f2)
 names="-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
-build etcd etcd go.etcd.io/etcd/server/v3 "$(version etcd go.etcd.io/etcd/server/v3)"
-build victoria-logs victorialogs github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs "$(version victorialogs github.com/VictoriaMetrics/VictoriaLogs)"
-build nats-server nats github.com/nats-io/nats-server/v2 "$(version nats github.com/nats-io/nats-server/v2)"
+build etcd etcd go.etcd.io/etcd/server/v3 "$etcd"
+build victoria-logs victorialogs github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs "$logs"
+build nats-server nats github.com/nats-io/nats-server/v2 "$nats"
 build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver "$kubernetes" "$names"
 build kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager "$kubernetes" "$names"
 build kubectl kubernetes k8s.io/kubernetes/cmd/kubectl "$kubernetes" "$names"
-build helm helm helm.sh/helm/v4/cmd/helm "$(version helm helm.sh/helm/v4)"
+build helm helm helm.sh/helm/v4/cmd/helm "$helm"
