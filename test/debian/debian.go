@@ -30,7 +30,7 @@ func Need(ctx context.Context, progress io.Writer, name string, there func() boo
 }
 
 func missing(name string) error {
-	return fmt.Errorf("Debian's package %[1]s, or what it brings, is missing: apt-get install %[1]s", name)
+	return fmt.Errorf("the Debian package %[1]s, or what it brings, is missing: apt-get install %[1]s", name)
 }
 
 func apt() string {
@@ -61,7 +61,7 @@ func install(ctx context.Context, apt string, progress io.Writer, name string, t
 		return errors.Join(missing(name), err, updated)
 	}
 	if !there() {
-		return fmt.Errorf("Debian's package %s is installed, and what is needed of it is not there", name)
+		return fmt.Errorf("the Debian package %s is installed, and what is needed of it is not there", name)
 	}
 	fmt.Fprintf(progress, "%s is installed, in %s\n", name, time.Since(began).Round(time.Second))
 	return nil
