@@ -7,7 +7,7 @@ help: ## print this list
 
 build: ## build mintlog and kubectl-credentials into bin/
 	@mkdir -p bin
-	go build -o bin/ ./cmd/mintlog ./cmd/kubectl-credentials
+	go build -buildvcs=false -o bin/ ./cmd/mintlog ./cmd/kubectl-credentials
 
 tools: ## build the servers of the sandbox into bin/, once (several minutes the first time)
 	@./test/tools/build.sh

@@ -29,8 +29,11 @@ func Need(ctx context.Context, progress io.Writer, name string, there func() boo
 	return install(ctx, apt(), progress, name, there)
 }
 
+// ErrMissing is returned by Need where a package is missing and is not ours to install.
+var ErrMissing = errors.New("missing, and not ours to install here")
+
 func missing(name string) error {
-	return fmt.Errorf("the Debian package %[1]s, or what it brings, is missing: apt-get install %[1]s", name)
+	return fmt.Errorf("the Debian package %[1]s, or what it brings, is %[2]w: apt-get install %[1]s", name, ErrMissing)
 }
 
 func apt() string {
@@ -58,7 +61,7 @@ func install(ctx context.Context, apt string, progress io.Writer, name string, t
 	// A list that cannot be fetched need not be one that the package is in.
 	updated := run(ctx, apt, "update", "-q")
 	if err := run(ctx, apt, "install", "-y", "-q", "--no-install-recommends", name); err != nil {
-		return errors.Join(missing(name), err, updated)
+		return errors.Join(fmt.Errorf("install the Debian package %s: %w", name, err), updated)
 	}
 	if !there() {
 		return fmt.Errorf("the Debian package %s is installed, and what is needed of it is not there", name)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mintlog/mintlog/test/debian"
 	"github.com/mintlog/mintlog/test/postgres"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -57,10 +58,14 @@ func (s *story) start(ctx context.Context) error {
 	if s.sandbox, err = sandbox.Start(ctx, sandbox.Options{Log: s.out}); err != nil {
 		return err
 	}
-	if s.postgres, err = postgres.Start(ctx, "", s.out); err != nil {
+	s.postgres, err = postgres.Start(ctx, "", s.out)
+	switch {
+	case errors.Is(err, debian.ErrMissing):
 		s.note("no PostgreSQL here (%v): the SCRAM exchange is done in its stead", err)
 		s.login = scramLogin
-	} else {
+	case err != nil:
+		return err
+	default:
 		version, err := s.postgres.Version(ctx)
 		if err != nil {
 			return err
