@@ -51,7 +51,7 @@ func TestAListThatCannotBeFetchedDoesNotKeepAPackageFromBeingInstalled(t *testin
 func TestAnInstallationThatFailsSaysWhatAptGetSaidLast(t *testing.T) {
 	a := newAPT(t, `for i in $(seq 100); do echo "line $i."; done; echo "$3: no network" >&2; exit 100`)
 	err := install(t.Context(), a.path, nil, "some", a.brought)
-	require.ErrorContains(t, err, "apt-get install some")
+	require.ErrorContains(t, err, "install the Debian package some")
 	require.ErrorContains(t, err, "update: no network")
 	require.ErrorContains(t, err, "install: no network")
 	require.NotContains(t, err.Error(), "line 1.")
