@@ -59,7 +59,7 @@ moves only behind an acknowledged publish. It needs --audit-log and --nats.`,
 	where.bind(c.Flags())
 	ingest.bind(c.Flags())
 	c.Flags().StringVar(&state, "state", "/var/lib/mintlog", "directory for the checkpoint")
-	c.AddCommand(checkCommand())
+	c.AddCommand(checkCommand(), webhookCommand(), webhookKubeconfigCommand())
 	return noArguments(c)
 }
 

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/mintlog/mintlog/ingest/webhook"
+)
+
+// webhookFlags say where audit events are received, and from whom.
+type webhookFlags struct {
+	address           string
+	certFile, keyFile string
+	clientCAFile      string
+	clientNames       []string
+	setAside          string
+	setAsideBytes     int64
+	retryAfter        time.Duration
+}
+
+func (f *webhookFlags) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&f.address, "address", ":9443", "address to listen on")
+	flags.StringVar(&f.certFile, "tls-cert-file", "", "serving certificate, PEM; a changed file is taken over without a restart")
+	flags.StringVar(&f.keyFile, "tls-private-key-file", "", "key of the serving certificate, PEM")
+	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "CA of the callers' certificates, PEM; use one that signs for kube-apiservers' webhooks alone")
+	flags.StringArrayVar(&f.clientNames, "client-name", nil, "common name of a caller's certificate that is let in; repeatable; default: all that the CA has signed")
+	flags.StringVar(&f.setAside, "set-aside", "/var/lib/mintlog/set-aside", "directory for events that cannot be used; they may hold what your audit policy records")
+	flags.Int64Var(&f.setAsideBytes, "set-aside-max-bytes", webhook.DefaultSetAsideBytes, "size of that directory, at which the oldest go")
+	flags.DurationVar(&f.retryAfter, "retry-after", webhook.DefaultRetryAfter, "for how long kube-apiservers are told to wait while the stream is down")
+}
+
+func (f *webhookFlags) validate() error {
+	switch {
+	case f.clientCAFile == "":
+		return errors.New("--client-ca-file is needed: without it anybody could make up audit events")
+	case f.certFile == "" || f.keyFile == "":
+		return errors.New("--tls-cert-file and --tls-private-key-file are needed: kube-apiserver sends events over TLS")
+	case f.setAside == "":
+		return errors.New("--set-aside is needed: it is a directory for events that cannot be used")
+	case f.setAsideBytes <= 0:
+		return fmt.Errorf("--set-aside-max-bytes %d: it is more than 0", f.setAsideBytes)
+	case f.retryAfter < time.Second:
+		return fmt.Errorf("--retry-after %s: it is at least 1s", f.retryAfter)
+	}
+	return nil
+}
+
+func webhookCommand() *cobra.Command {
+	var process processFlags
+	var where streamFlags
+	var receive webhookFlags
+	c := &cobra.Command{
+		Use:   "webhook",
+		Short: "Receive audit events from kube-apiservers over HTTPS",
+		Long: `webhook is the receiving end of kube-apiserver's --audit-webhook-config-file, for which
+"mintlog ingest webhook-kubeconfig" prints the file. Each kube-apiserver has a path of
+its own, /audit/<name>, and shows a certificate of --client-ca-file.
+
+It answers when the events of ours in a batch are durably published. While the stream
+is down kube-apiserver holds on for about four minutes and then drops batches: follow
+the audit log's files as well where an outage may be longer.`,
+		Example: `  mintlog ingest webhook --tls-cert-file tls.crt --tls-private-key-file tls.key --client-ca-file ca.crt \
+    --nats nats://nats:4222`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
+				if err := receive.validate(); err != nil {
+					return nil, err
+				}
+				s, err := where.open(ctx, p)
+				if err != nil {
+					return nil, err
+				}
+				receiver, err := webhook.New(webhook.Options{
+					Address: receive.address, CertFile: receive.certFile, KeyFile: receive.keyFile,
+					ClientCAFile: receive.clientCAFile, ClientNames: receive.clientNames, Publisher: s,
+					SetAside: receive.setAside, SetAsideBytes: receive.setAsideBytes, RetryAfter: receive.retryAfter,
+					Log: p.log.With("part", "ingest-webhook"), Registerer: p.registry,
+				})
+				if err != nil {
+					return nil, err
+				}
+				p.log.Info("receiving audit events", "address", receiver.Address().String())
+				return []part{receiver.Run}, nil
+			})
+		},
+	}
+	process.bind(c.Flags())
+	where.bind(c.Flags())
+	receive.bind(c.Flags())
+	return noArguments(c)
+}
+
+// webhookKubeconfig is what a kube-apiserver needs to know of the receiver.
+type webhookKubeconfig struct {
+	server, name         string
+	ca, certificate, key string
+	embed                bool
+}
+
+func webhookKubeconfigCommand() *cobra.Command {
+	var k webhookKubeconfig
+	c := &cobra.Command{
+		Use:   "webhook-kubeconfig",
+		Short: "Print the file for a kube-apiserver's --audit-webhook-config-file",
+		Long: `webhook-kubeconfig prints the file that tells a kube-apiserver where to send its audit
+events. The certificates are named by their paths on the kube-apiserver's machine, or,
+with --embed, read here and put into the file, which is a secret then.
+
+Every kube-apiserver has a --name of its own: it is told apart by it in the source of
+the events.`,
+		Example: `  mintlog ingest webhook-kubeconfig --server https://mintlog-ingest:9443 --name control-plane-1 \
+    --certificate-authority ca.crt --client-certificate tls.crt --client-key tls.key --embed > webhook.yaml`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			text, err := k.render()
+			if err != nil {
+				return err
+			}
+			_, err = c.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&k.server, "server", "", "URL of \"mintlog ingest webhook\", as the kube-apiserver reaches it")
+	flags.StringVar(&k.name, "name", "", "name of the kube-apiserver")
+	flags.StringVar(&k.ca, "certificate-authority", "", "CA of the receiver's certificate, PEM")
+	flags.StringVar(&k.certificate, "client-certificate", "", "certificate of the kube-apiserver for this purpose, PEM")
+	flags.StringVar(&k.key, "client-key", "", "key of that certificate, PEM")
+	flags.BoolVar(&k.embed, "embed", false, "put the contents of the three files into the kubeconfig instead of their paths")
+	return noArguments(c)
+}
+
+func (k *webhookKubeconfig) render() ([]byte, error) {
+	url, err := k.url()
+	if err != nil {
+		return nil, err
+	}
+	if k.ca == "" || k.certificate == "" || k.key == "" {
+		return nil, errors.New("--certificate-authority, --client-certificate and --client-key are needed: kube-apiserver and the receiver know each other by certificates")
+	}
+	cluster := &clientcmdapi.Cluster{Server: url, CertificateAuthority: k.ca}
+	user := &clientcmdapi.AuthInfo{ClientCertificate: k.certificate, ClientKey: k.key}
+	if k.embed {
+		if err := embedFiles(cluster, user); err != nil {
+			return nil, err
+		}
+	}
+	const name = "mintlog"
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: user},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	})
+}
+
+// url is where the kube-apiserver posts to.
+func (k *webhookKubeconfig) url() (string, error) {
+	u, err := url.Parse(k.server)
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return "", errors.New("--server: it is a URL like https://mintlog-ingest:9443, with nothing behind the port")
+	}
+	if err := webhook.CheckName(k.name); err != nil {
+		return "", fmt.Errorf("--name: %w", err)
+	}
+	u.Path = webhook.Path(k.name)
+	return u.String(), nil
+}
+
+// embedFiles replaces paths by contents, after a look that these are what they should be.
+func embedFiles(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {
+	for _, f := range []struct {
+		flag    string
+		path    *string
+		content *[]byte
+	}{
+		{"--certificate-authority", &cluster.CertificateAuthority, &cluster.CertificateAuthorityData},
+		{"--client-certificate", &user.ClientCertificate, &user.ClientCertificateData},
+		{"--client-key", &user.ClientKey, &user.ClientKeyData},
+	} {
+		text, err := os.ReadFile(*f.path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.flag, err)
+		}
+		*f.content, *f.path = text, ""
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(cluster.CertificateAuthorityData) {
+		return errors.New("--certificate-authority: no certificate in it")
+	}
+	if _, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData); err != nil {
+		return fmt.Errorf("--client-certificate and --client-key: %w", err)
+	}
+	return nil
+}

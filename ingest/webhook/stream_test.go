@@ -1,0 +1,92 @@
+package webhook
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/mintlog/mintlog/store/stream"
+)
+
+// stored are the audit ids and sources of the events in the stream.
+func stored(t *testing.T, s *stream.Stream) (list []string) {
+	t.Helper()
+	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 1000, time.Second)
+	require.NoError(t, err)
+	for _, m := range messages {
+		list = append(list, m.Event.AuditID+" "+m.Event.Source)
+	}
+	return list
+}
+
+func TestBatchesDeliveredAgainAndOutOfOrderGiveEachEventOnce(t *testing.T) {
+	b := newBench(t)
+	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	b.options.Publisher = s
+	b.start()
+	first, second := list(mintItem("1"), otherItem, mintItem("2")), list(mintItem("3"), mintItem("1"))
+	for _, body := range []string{second, first, first, second} {
+		require.Equal(t, 200, b.post(body).status)
+	}
+	a, err := b.send(b.client, http.MethodPost, "/audit/cp-2", "gzip", zipped(first)) // the same from elsewhere
+	require.NoError(t, err)
+	require.Equal(t, 200, a.status)
+	require.Equal(t, []string{"3 webhook:cp-1", "1 webhook:cp-1", "2 webhook:cp-1"}, stored(t, s))
+}
+
+// TestTheSameAuditIDOnTwoMintsIsTwoEvents is kubernetes#101597.
+func TestTheSameAuditIDOnTwoMintsIsTwoEvents(t *testing.T) {
+	b := newBench(t)
+	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	b.options.Publisher = s
+	b.start()
+	later := strings.ReplaceAll(mintItem("same"), "10:00:00", "10:00:01")
+	require.Equal(t, 200, b.post(list(mintItem("same"), later)).status)
+	require.Len(t, stored(t, s), 2)
+}
+
+func TestAClosedStreamGives503(t *testing.T) {
+	b := newBench(t)
+	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	b.options.Publisher = s
+	b.start()
+	require.Equal(t, 200, b.post(list(mintItem("1"))).status)
+	require.NoError(t, s.Close())
+	a := b.post(list(mintItem("2")))
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "5", a.retryAfter)
+}
+
+func TestAnEventThatTheStreamNeverTakesIsSetAsideAndTheRestIsPublished(t *testing.T) {
+	b := newBench(t)
+	nats, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: t.TempDir(), MaxPayload: 4 << 10,
+	})
+	require.NoError(t, err)
+	nats.Start()
+	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
+	require.True(t, nats.ReadyForConnections(30*time.Second))
+	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	b.options.Publisher = s
+	b.start()
+	large := strings.Replace(mintItem("never"), "/mint\"", "/mint?x="+strings.Repeat("y", 6<<10)+"\"", 1)
+	require.Equal(t, 200, b.post(list(large, mintItem("1"), large, mintItem("2"), large)).status)
+	require.Equal(t, []string{"1 webhook:cp-1", "2 webhook:cp-1"}, stored(t, s))
+	require.Equal(t, 3.0, b.setAside(tooLarge))
+	kept := b.kept()[tooLarge]
+	require.Len(t, kept, 1)
+	require.Contains(t, kept[0], `"auditID":"never"`)
+}
