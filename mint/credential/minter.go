@@ -269,7 +269,7 @@ func (m *minter) afterFailure(ctx context.Context, d draft, base *corev1.Secret,
 		return nil, false, conflict(d.credential, "its namespace is being deleted")
 	case apierrors.IsForbidden(failure):
 		return nil, false, apierrors.NewForbidden(v1alpha1.Resource(event.Resource), d.credential,
-			fmt.Errorf("mintlog may not write account Secrets in %s: the namespace is not enrolled, or a policy denies it", d.namespace))
+			fmt.Errorf("mintlog may not write account Secrets in %s: the namespace is not enrolled, a policy denies it, or its quota is used up", d.namespace))
 	case apierrors.IsInvalid(failure), apierrors.IsBadRequest(failure), apierrors.IsRequestEntityTooLargeError(failure):
 		return nil, false, refusedSecret(d.credential)
 	case apierrors.IsTooManyRequests(failure), apierrors.IsUnauthorized(failure):
@@ -280,7 +280,8 @@ func (m *minter) afterFailure(ctx context.Context, d draft, base *corev1.Secret,
 	return m.readBack(ctx, d, base)
 }
 
-// overtaken is the refusal of an operation that lost against another which came while it ran.
+// overtaken is the refusal of an operation that lost against another which came while it ran. The platform's seeding of
+// the account is no such other: nobody saw that password.
 func (m *minter) overtaken(d draft, base, live *corev1.Secret) error {
 	if live == nil {
 		return nil
@@ -290,7 +291,7 @@ func (m *minter) overtaken(d draft, base, live *corev1.Secret) error {
 		return nil
 	}
 	newest := book.Newest()
-	if newest.ID != newestID(base) && !newest.At.Before(d.received.Truncate(time.Microsecond)) {
+	if !newest.Operation.ByPlatform() && newest.ID != newestID(base) && !newest.At.Before(d.received.Truncate(time.Microsecond)) {
 		return conflict(d.credential, fmt.Sprintf("another %s came first (revision %d)", strings.ToLower(string(newest.Operation)), newest.Revision))
 	}
 	return nil

@@ -163,6 +163,13 @@ func TestAnOperationThatCameMeanwhileOvertakesAndAnOlderOneDoesNot(t *testing.T)
 	assert.True(t, apierrors.IsConflict(aMinter().overtaken(d, base, winner(d.received))))
 	assert.NoError(t, aMinter().overtaken(d, base, winner(d.received.Add(-time.Millisecond))), "the cache was behind")
 	assert.NoError(t, aMinter().overtaken(d, base, base), "an annotation changed")
+	seeded := ownedSecret(func(s *corev1.Secret) {
+		book := ledger.Ledger{Account: strings.Repeat("0f", 16)}
+		s.Annotations[ledger.Annotation] = book.Append(ledger.Entry{
+			ID: strings.Repeat("cd", 16), Operation: ledger.Create, At: d.received.Add(time.Second), Stored: "x",
+		}).Encode()
+	})
+	assert.NoError(t, aMinter().overtaken(d, nil, seeded), "the platform seeded the account meanwhile")
 	assert.NoError(t, aMinter().overtaken(d, base, nil), "it is gone")
 }
 
