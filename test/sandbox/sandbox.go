@@ -36,6 +36,8 @@ type Options struct {
 	AuditLogMaxBackups   int
 	AuditLogMaxDays      int
 	Verbosity            int
+
+	ExtraAPIServerFlags []string // of every kube-apiserver, behind the sandbox's own: "--audit-webhook-config-file=…"
 }
 
 // A Sandbox is a running cluster. Its methods may be called from several goroutines.

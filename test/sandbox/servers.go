@@ -107,6 +107,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context, number int) error {
 			arguments = append(arguments, fmt.Sprintf("%s=%d", flag, value))
 		}
 	}
+	arguments = append(arguments, s.options.ExtraAPIServerFlags...)
 	server, err := s.start(ctx, name, process.Options{
 		Path:      s.binary("kube-apiserver"),
 		Arguments: arguments,
