@@ -2,7 +2,6 @@ package projector
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -36,6 +35,7 @@ import (
 	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -72,7 +72,7 @@ type bench struct {
 	stream    *stream.Stream
 	directory string
 	evidence  int64 // bytes of the evidence bucket; 0: the default
-	log       *safeBuffer
+	log       *output.Buffer
 	registry  *prometheus.Registry
 	loop      *Loop
 	published int // since the loop was started
@@ -82,7 +82,7 @@ type bench struct {
 func newBench(t testing.TB) *bench {
 	cluster, err := startCluster()
 	require.NoError(t, err, "the servers are built by: make tools")
-	b := &bench{t: t, admin: cluster.Kubernetes(sandbox.ClusterAdmin, 0), directory: t.TempDir(), log: &safeBuffer{}}
+	b := &bench{t: t, admin: cluster.Kubernetes(sandbox.ClusterAdmin, 0), directory: t.TempDir(), log: &output.Buffer{}}
 	created, err := b.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	b.namespace = created.Name
@@ -330,23 +330,6 @@ var drawn atomic.Uint64
 
 func (randomBytes) Read(p []byte) (int, error) {
 	return copy(p, fmt.Sprintf("%016x", drawn.Add(1)<<20|uint64(os.Getpid()))), nil
-}
-
-type safeBuffer struct {
-	mutex  sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.buffer.String()
 }
 
 func TestAMintIsAttributedOnTheSecret(t *testing.T) {

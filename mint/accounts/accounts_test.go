@@ -1,7 +1,6 @@
 package accounts_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -36,6 +35,7 @@ import (
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/store/ledger"
+	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -86,24 +86,7 @@ func as(t *testing.T, name string) *rest.Config {
 type role struct {
 	stop   func()
 	gather prometheus.Gatherer
-	log    *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log    *output.Buffer
 }
 
 // run starts the accounts role with its own identity; it ends with the test, or with stop.
@@ -116,7 +99,7 @@ func runWith(t *testing.T, config *rest.Config) *role {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	r := &role{log: &lockedBuffer{}}
+	r := &role{log: &output.Buffer{}}
 	registry := prometheus.NewRegistry()
 	r.gather = registry
 	log := slog.New(slog.NewTextHandler(r.log, nil))

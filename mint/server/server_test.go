@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -34,6 +33,7 @@ import (
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/mint/server"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -48,26 +48,8 @@ const (
 type served struct {
 	*sandbox.Sandbox
 	storage *recorder
-	logs    *buffer
+	logs    *output.Buffer
 	stop    func() error
-}
-
-// buffer is a log that several write.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // shared starts the one that the tests share, when the first of them asks.
@@ -78,7 +60,7 @@ var (
 		if err != nil {
 			return nil, err
 		}
-		started = &served{Sandbox: cluster, storage: &recorder{}, logs: &buffer{}, stop: func() error { return nil }}
+		started = &served{Sandbox: cluster, storage: &recorder{}, logs: &output.Buffer{}, stop: func() error { return nil }}
 		log := slog.New(slog.NewTextHandler(started.logs, &slog.HandlerOptions{Level: slog.Level(-server.MaxVerbosity)}))
 		if err := server.LogKubernetes(log, server.MaxVerbosity); err != nil {
 			return nil, err
