@@ -88,6 +88,9 @@ func (r *Receiver) serve(w http.ResponseWriter, request *http.Request) error {
 		r.options.Log.Warn("Audit events cannot be used and were set aside", "source", b.source(), "reasons", b.setAside,
 			"directory", r.options.SetAside)
 	}
+	if b.keepErr != nil {
+		r.options.Log.Error("Audit events that cannot be used cannot be kept either", "error", b.keepErr)
+	}
 	return err
 }
 
@@ -170,6 +173,7 @@ type batch struct {
 	events   []event.Event // to be published
 	size     int64         // of their items
 	setAside map[string]int
+	keepErr  error // why something could not be kept
 }
 
 func (b *batch) source() string { return ingest.Source("webhook", b.name) }
@@ -236,7 +240,7 @@ func (b *batch) keep(reason string, item []byte) {
 	b.receiver.metrics.setAside.WithLabelValues(reason).Inc()
 	if err := b.receiver.aside.keep(b.name, reason, item); err != nil {
 		b.receiver.metrics.setAsideFailures.Inc()
-		b.receiver.options.Log.Error("An audit event that cannot be used cannot be kept either", "error", err)
+		b.keepErr = err
 	}
 }
 

@@ -121,7 +121,7 @@ func (o *output) String() string {
 
 // bench is a Receiver with its certificates and a caller.
 type bench struct {
-	*testing.T
+	testing.TB
 	options   Options
 	published *publisher
 	log       *output
@@ -136,8 +136,8 @@ type bench struct {
 	client   *http.Client
 }
 
-func newBench(t *testing.T) *bench {
-	b := &bench{T: t, published: &publisher{}, log: &output{}, registry: prometheus.NewRegistry()}
+func newBench(t testing.TB) *bench {
+	b := &bench{TB: t, published: &publisher{}, log: &output{}, registry: prometheus.NewRegistry()}
 	b.serving, b.clients = b.authority("serving"), b.authority("clients")
 	directory := t.TempDir()
 	file := func(name string) string { return filepath.Join(directory, name) }
@@ -180,11 +180,11 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.Context())
 	b.receiver, b.stop, b.done = receiver, cancel, make(chan error, 1)
 	go func() { b.done <- receiver.Run(ctx) }()
-	b.client = b.caller(b.clients, sandbox.Identity{Name: "kube-apiserver"}, true)
 	b.Cleanup(func() {
 		cancel()
 		require.NoError(b, <-b.done)
 	})
+	b.client = b.caller(b.clients, sandbox.Identity{Name: "kube-apiserver"}, true) // closes its connections before that
 }
 
 // caller is a client with a certificate of the authority, or with none.
@@ -666,6 +666,7 @@ func TestACallerThatHangsUpDoesNotStopThePublication(t *testing.T) {
 	_, err := b.send(b.client, http.MethodPost, "/audit/cp-1", "", []byte(list(mintItem("1"))))
 	require.Error(t, err)
 	<-b.published.began
+	require.Never(t, func() bool { return testutil.ToFloat64(b.receiver.metrics.inFlight) == 0 }, 200*time.Millisecond, 10*time.Millisecond)
 	release()
 	require.Eventually(t, func() bool { return len(b.published.ids()) == 1 }, 10*time.Second, 10*time.Millisecond)
 }
