@@ -2,15 +2,23 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/mintlog/mintlog/store/stream"
 	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 func TestAWrongFlagOfTheWebhookIsNamed(t *testing.T) {
@@ -109,4 +117,74 @@ func TestAWrongFlagOfTheWebhookKubeconfigIsNamed(t *testing.T) {
 	f("--certificate-authority", key, "--embed")
 	f("--client-certificate", "/no/such/file", "--embed")
 	f("--client-key", ca, "--embed")
+}
+
+// startNATS starts a server with JetStream, and returns its URL.
+func startNATS(t *testing.T) string {
+	t.Helper()
+	nats, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+	})
+	require.NoError(t, err)
+	nats.Start()
+	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
+	require.True(t, nats.ReadyForConnections(30*time.Second))
+	return nats.ClientURL()
+}
+
+func TestWhatThePrintedKubeconfigLeadsToPublishesToTheStream(t *testing.T) {
+	url := startNATS(t)
+	address, err := process.FreeAddress()
+	require.NoError(t, err)
+	ca, certificate, key := webhookFiles(t)
+	serving, err := sandbox.NewAuthority("serving")
+	require.NoError(t, err)
+	text, servingKey, err := serving.Issue(sandbox.Identity{Name: "mintlog", Hosts: []string{"127.0.0.1"}})
+	require.NoError(t, err)
+	directory := t.TempDir()
+	for name, content := range map[string][]byte{"tls.crt": text, "tls.key": servingKey, "ca.crt": serving.PEM()} {
+		require.NoError(t, os.WriteFile(filepath.Join(directory, name), content, 0o600))
+	}
+	file := func(name string) string { return filepath.Join(directory, name) }
+
+	stopping, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		c := command()
+		c.SetArgs([]string{"ingest", "webhook", "--metrics-address=", "--address=" + address, "--nats=" + url,
+			"--tls-cert-file=" + file("tls.crt"), "--tls-private-key-file=" + file("tls.key"), "--client-ca-file=" + ca,
+			"--client-name=kube-apiserver", "--set-aside=" + file("aside"), "--stream-max-bytes=67108864", "--evidence-max-bytes=67108864"})
+		done <- c.ExecuteContext(stopping)
+	}()
+	config, err := clientcmd.RESTConfigFromKubeConfig(printed(t, "ingest", "webhook-kubeconfig", "--server=https://"+address, "--name=cp-1",
+		"--embed", "--certificate-authority="+file("ca.crt"), "--client-certificate="+certificate, "--client-key="+key))
+	require.NoError(t, err)
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	defer client.CloseIdleConnections()
+	body := `{"kind":"EventList","items":["x.account",{"auditID":"1","stage":"ResponseComplete","verb":"update","user":{"username":"jane"},` +
+		`"objectRef":{"resource":"secrets","namespace":"a","name":"b.c.account","apiVersion":"v1"},"responseStatus":{"code":200},` +
+		`"annotations":{"authorization.k8s.io/decision":"allow"},` +
+		`"requestReceivedTimestamp":"2026-08-21T10:00:00.000001Z","stageTimestamp":"2026-08-21T10:00:00.000002Z"}]}`
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		response, err := client.Post(config.Host, "application/json", strings.NewReader(body))
+		if assert.NoError(t, err) {
+			assert.NoError(t, response.Body.Close())
+			assert.Equal(t, http.StatusOK, response.StatusCode)
+		}
+	}, time.Minute, 50*time.Millisecond)
+
+	s, err := stream.Open(t.Context(), stream.Options{URL: url, MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	defer s.Close()
+	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 10, time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	require.Equal(t, "webhook:cp-1", messages[0].Event.Source)
+	aside, err := os.ReadDir(file("aside"))
+	require.NoError(t, err)
+	require.Len(t, aside, 1)
+	stop()
+	require.NoError(t, <-done)
 }
