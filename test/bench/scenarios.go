@@ -31,6 +31,8 @@ const (
 	accounts     = 1000
 	listRounds   = 30
 	listTenant   = "tenant-acme-list"
+
+	accountSecrets = "credentials.cozystack.io/account=true" // a label selector
 )
 
 type bencher struct {
@@ -88,7 +90,7 @@ func users(count int) map[string]any {
 func (b *bencher) seeded(ctx context.Context, namespace string, count int) error {
 	deadline := time.Now().Add(3 * time.Minute)
 	for {
-		secrets, err := b.admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+		secrets, err := b.admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{LabelSelector: accountSecrets})
 		if err != nil {
 			return err
 		}
@@ -180,6 +182,12 @@ func (b *bencher) mint(ctx context.Context) ([]figure, error) {
 
 // attribution measures from the mint's answer until the view, read through kube-apiserver, names who asked.
 func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	histories, err := b.watchHistories(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var mutex sync.Mutex
 	var took []time.Duration
 	var failures error
@@ -189,7 +197,7 @@ func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
 	for n := range attributions {
 		<-ticker.C
 		waiting.Go(func() {
-			duration, err := b.attributed(ctx, fmt.Sprintf("postgres-bench.u%d", n))
+			duration, err := b.attributed(ctx, histories, fmt.Sprintf("postgres-bench.u%d", n))
 			mutex.Lock()
 			defer mutex.Unlock()
 			took, failures = append(took, duration), errors.Join(failures, err)
@@ -206,12 +214,17 @@ func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
 	}, nil
 }
 
-func (b *bencher) attributed(ctx context.Context, credential string) (time.Duration, error) {
+func (b *bencher) attributed(ctx context.Context, histories *written, credential string) (time.Duration, error) {
 	id, err := b.mintOnce(ctx, credential)
 	if err != nil {
 		return 0, err
 	}
 	answered := time.Now()
+	select {
+	case <-histories.of(id):
+	case <-ctx.Done():
+		return 0, fmt.Errorf("a mint of %s was not attributed: %w", credential, ctx.Err())
+	}
 	for time.Since(answered) < 30*time.Second {
 		var c v1alpha1.Credential
 		body, err := b.get(ctx, b.url(sandbox.TenantAcme, "/"+credential))
