@@ -28,6 +28,7 @@ import (
 	"github.com/mintlog/mintlog/ingest"
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -101,30 +102,12 @@ func (p *publisher) ids() (ids []string) {
 	return ids
 }
 
-// output is a log that can be read while it is written.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // bench is a Receiver with its certificates and a caller.
 type bench struct {
 	testing.TB
 	options   Options
 	published *publisher
-	log       *output
+	log       *output.Buffer
 	registry  *prometheus.Registry
 	serving   *sandbox.Authority
 	clients   *sandbox.Authority
@@ -137,7 +120,7 @@ type bench struct {
 }
 
 func newBench(t testing.TB) *bench {
-	b := &bench{TB: t, published: &publisher{}, log: &output{}, registry: prometheus.NewRegistry()}
+	b := &bench{TB: t, published: &publisher{}, log: &output.Buffer{}, registry: prometheus.NewRegistry()}
 	b.serving, b.clients = b.authority("serving"), b.authority("clients")
 	directory := t.TempDir()
 	file := func(name string) string { return filepath.Join(directory, name) }
