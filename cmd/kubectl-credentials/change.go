@@ -53,6 +53,20 @@ func (f *changeFlags) call(cmd *cobra.Command, subresource, argument string) (ca
 	return a, &p, nil
 }
 
+// open is call with a connection to make it on. Flags that are wrong are told of before anything is opened.
+func (f *changeFlags) open(cmd *cobra.Command, c *connection, subresource, argument string) (*client, call, *v1alpha1.Preconditions, error) {
+	a, preconditions, err := f.call(cmd, subresource, argument)
+	if err != nil {
+		return nil, a, nil, err
+	}
+	client, err := c.open()
+	if err != nil {
+		return nil, a, nil, err
+	}
+	a.namespace = client.namespace
+	return client, a, preconditions, nil
+}
+
 func newMint(c *connection) *cobra.Command {
 	var flags changeFlags
 	cmd := &cobra.Command{
@@ -71,15 +85,10 @@ the credential's history will tell.`,
 		Args:              oneName,
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, preconditions, err := flags.call(cmd, v1alpha1.MintSubresource, args[0])
+			client, a, preconditions, err := flags.open(cmd, c, v1alpha1.MintSubresource, args[0])
 			if err != nil {
 				return err
 			}
-			client, err := c.open()
-			if err != nil {
-				return err
-			}
-			a.namespace = client.namespace
 			answer, err := client.change(cmd.Context(), a, v1alpha1.CredentialMintKind, preconditions)
 			if err != nil {
 				return err
@@ -125,15 +134,10 @@ the password before is valid; connections that are open may stay open. To let so
 		Args:              oneName,
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, preconditions, err := flags.call(cmd, v1alpha1.RevokeSubresource, args[0])
+			client, a, preconditions, err := flags.open(cmd, c, v1alpha1.RevokeSubresource, args[0])
 			if err != nil {
 				return err
 			}
-			client, err := c.open()
-			if err != nil {
-				return err
-			}
-			a.namespace = client.namespace
 			if !yes && !a.dryRun {
 				if err := confirm(cmd.Context(), c.terminal, a); err != nil {
 					return err
