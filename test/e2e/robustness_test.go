@@ -55,8 +55,8 @@ func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(
 	c := shared.awaitCredential(t, credential, by("jane", ""))
 	assert.Equal(t, "Unknown", c.Status.History[0].Response)
 
-	// And whenever she goes, what stands in the ledger bears her name, and no answer that she did not get is a Success
-	// of hers to rely on: she sees it is there, and mints again.
+	// And whenever she goes, what stands in the ledger bears her name. The answer is Success where kube-apiserver had
+	// sent it before she left, for that is what the log says, and Unknown otherwise.
 	ids := map[string]bool{}
 	for range 30 {
 		id := newAuditID()
