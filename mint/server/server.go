@@ -15,11 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/pkg/authorization/path"
-	"k8s.io/apiserver/pkg/authorization/union"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -27,7 +22,6 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/mintlog/mintlog/mint/api/openapi"
@@ -38,10 +32,8 @@ import (
 var healthPaths = []string{"/livez", "/readyz", "/healthz"}
 
 const (
-	startTimeout         = 30 * time.Second
-	requestTimeout       = 30 * time.Second
-	authorizationTimeout = 10 * time.Second
-	authorizationCache   = 10 * time.Second
+	startTimeout   = 30 * time.Second
+	requestTimeout = 30 * time.Second
 )
 
 // Options of the server.
@@ -186,42 +178,4 @@ func readiness(o Options, proxy *frontProxy) []healthz.HealthChecker {
 		checks = append(checks, healthz.NamedCheck(name, func(*http.Request) error { return ready() }))
 	}
 	return checks
-}
-
-// newReviewer builds the client that asks kube-apiserver who may. It is held to no rate: every request waits for it, so
-// whoever asks for many names would make all others wait. What is too much for kube-apiserver, it says itself.
-func newReviewer(config *restclient.Config) (authorizationclient.AuthorizationV1Interface, error) {
-	config = restclient.CopyConfig(config)
-	config.QPS, config.RateLimiter = -1, nil
-	config.Timeout = authorizationTimeout
-	client, err := authorizationclient.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("build the client that asks who may: %w", err)
-	}
-	return client, nil
-}
-
-// newAuthorizer asks kube-apiserver whether the user may. An answer is good for authorizationCache.
-func newAuthorizer(config *restclient.Config) (authorizer.Authorizer, error) {
-	client, err := newReviewer(config)
-	if err != nil {
-		return nil, err
-	}
-	health, err := path.NewAuthorizer(healthPaths)
-	if err != nil {
-		return nil, fmt.Errorf("build the authorizer of the health checks: %w", err)
-	}
-	delegated, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: client,
-		AllowCacheTTL:             authorizationCache,
-		DenyCacheTTL:              authorizationCache,
-		WebhookRetryBackoff:       &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 4},
-	}.New()
-	if err != nil {
-		return nil, fmt.Errorf("build the authorizer: %w", err)
-	}
-	return union.New(
-		union.NamedAuthorizer{AuthorizerName: "health", Authorizer: health},
-		union.NamedAuthorizer{AuthorizerName: "kube-apiserver", Authorizer: delegated},
-	)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -389,6 +390,30 @@ func TestWhoMayNotMintIsForbidden(t *testing.T) {
 	code, answer = send(t, s.forged(t, address, frontProxyName), "POST", mintPath, asJane(), body)
 	require.Equal(t, http.StatusCreated, code, answer)
 	require.Len(t, s.storage.made(), before+1)
+}
+
+func TestARightToMintOneAccountIsNoneToMintAnother(t *testing.T) {
+	s := cluster(t)
+	admin := s.Kubernetes(sandbox.ClusterAdmin, 0).RbacV1()
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "mint-one"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1alpha1.GroupName}, Resources: []string{"credentials/mint"}, Verbs: []string{"create"}, ResourceNames: []string{"postgres-orders.app"},
+	}}}
+	_, err := admin.Roles(sandbox.TenantAcme).Create(t.Context(), role, metav1.CreateOptions{})
+	require.NoError(t, err)
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "mint-one"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "mint-one"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "robot"}},
+	}
+	_, err = admin.RoleBindings(sandbox.TenantAcme).Create(t.Context(), binding, metav1.CreateOptions{})
+	require.NoError(t, err)
+	robot := s.forged(t, s.MintAddress(), frontProxyName)
+	mint := func(credential string) int {
+		code, _ := send(t, robot, "POST", acme+"/"+credential+"/mint", as("robot", "system:authenticated"), body)
+		return code
+	}
+	require.Equal(t, http.StatusForbidden, mint("postgres-orders.other"))
+	require.Equal(t, http.StatusCreated, mint("postgres-orders.app"))
 }
 
 func TestWhoComesStraightToTheServerIsNobody(t *testing.T) {
