@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -17,8 +18,9 @@ import (
 func Installs() bool { return apt() != "" && os.Getuid() == 0 }
 
 // Need makes sure that what a package brings is there. Where it is missing, the package is installed if this is Debian
-// and we are root, with a line of progress before and after (nil: nowhere); otherwise the error names the package.
-// Processes that need something at the same time wait for one another.
+// and we are root, with a line of progress before and after (nil: nowhere); otherwise the error names the package. No
+// service of the package is started by its installation. Processes that need something at the same time wait for one
+// another.
 func Need(ctx context.Context, progress io.Writer, name string, there func() bool) error {
 	if there() {
 		return nil
@@ -26,7 +28,27 @@ func Need(ctx context.Context, progress io.Writer, name string, there func() boo
 	if !Installs() {
 		return missing(name)
 	}
-	return install(ctx, apt(), progress, name, there)
+	return machine{apt: apt(), policy: "/usr/sbin/policy-rc.d"}.install(ctx, progress, name, there)
+}
+
+// NeedProgram is Need for a program, which it looks for in PATH and where Debian keeps servers. It returns its path.
+func NeedProgram(ctx context.Context, progress io.Writer, name, program string) (string, error) {
+	err := Need(ctx, progress, name, func() bool { return find(program) != "" })
+	if err != nil {
+		return "", fmt.Errorf("%s (looked for in PATH and in %s): %w", program, servers, err)
+	}
+	return find(program), nil
+}
+
+const servers = "/usr/sbin" // is in no ordinary user's PATH
+
+func find(program string) string {
+	for _, candidate := range []string{program, filepath.Join(servers, program)} {
+		if path, err := exec.LookPath(candidate); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 // ErrMissing is returned by Need where a package is missing and is not ours to install.
@@ -44,11 +66,14 @@ func apt() string {
 	return path
 }
 
-func install(ctx context.Context, apt string, progress io.Writer, name string, there func() bool) error {
+// A machine is where packages are installed: the path of its apt-get, and the file that says which services start.
+type machine struct{ apt, policy string }
+
+func (m machine) install(ctx context.Context, progress io.Writer, name string, there func() bool) error {
 	if progress == nil {
 		progress = io.Discard
 	}
-	held, err := hold(ctx, apt)
+	held, err := hold(ctx, m.apt)
 	if err != nil {
 		return fmt.Errorf("waiting to install Debian's package %s: %w", name, err)
 	}
@@ -58,9 +83,14 @@ func install(ctx context.Context, apt string, progress io.Writer, name string, t
 	}
 	fmt.Fprintf(progress, "installing Debian's package %s, which may take a minute or two\n", name)
 	began := time.Now()
+	allow, err := forbidServices(m.policy)
+	if err != nil {
+		return fmt.Errorf("keeping the Debian package %s from starting services: %w", name, err)
+	}
+	defer allow()
 	// A list that cannot be fetched need not be one that the package is in.
-	updated := run(ctx, apt, "update", "-q")
-	if err := run(ctx, apt, "install", "-y", "-q", "--no-install-recommends", name); err != nil {
+	updated := run(ctx, m.apt, "update", "-q")
+	if err := run(ctx, m.apt, "install", "-y", "-q", "--no-install-recommends", name); err != nil {
 		return errors.Join(fmt.Errorf("install the Debian package %s: %w", name, err), updated)
 	}
 	if !there() {
@@ -68,6 +98,25 @@ func install(ctx context.Context, apt string, progress io.Writer, name string, t
 	}
 	fmt.Fprintf(progress, "%s is installed, in %s\n", name, time.Since(began).Round(time.Second))
 	return nil
+}
+
+// noServices is a policy by which the scripts of packages start nothing (101: forbidden).
+const noServices = "#!/bin/sh\n# written by mintlog's tests while a package is installed; remove it if none is\nexit 101\n"
+
+// forbidServices keeps packages from starting services until allow is called. A policy that is there already stands: it
+// is the word of whoever set up the machine. One that we left when we were killed is taken away in the end.
+func forbidServices(policy string) (allow func(), err error) {
+	there, err := os.ReadFile(policy)
+	switch {
+	case err == nil && string(there) != noServices:
+		return func() {}, nil
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	}
+	if err := os.WriteFile(policy, []byte(noServices), 0o755); err != nil {
+		return nil, err
+	}
+	return func() { _ = os.Remove(policy) }, nil
 }
 
 // run runs apt-get with nobody to answer questions; it waits for another one, such as the unattended upgrade.

@@ -31,7 +31,7 @@ if [ "$3" = install ]; then sleep 0.2; touch brought; fi`)
 	var both sync.WaitGroup
 	var progress [2]strings.Builder
 	for i := range progress {
-		both.Go(func() { assert.NoError(t, install(t.Context(), a.path, &progress[i], "some", a.brought)) })
+		both.Go(func() { assert.NoError(t, a.machine().install(t.Context(), &progress[i], "some", a.brought)) })
 	}
 	both.Wait()
 	assert.Equal(t, []string{
@@ -45,12 +45,12 @@ if [ "$3" = install ]; then sleep 0.2; touch brought; fi`)
 
 func TestAListThatCannotBeFetchedDoesNotKeepAPackageFromBeingInstalled(t *testing.T) {
 	a := newAPT(t, `[ "$3" = install ] || exit 100; touch brought`)
-	require.NoError(t, install(t.Context(), a.path, nil, "some", a.brought))
+	require.NoError(t, a.machine().install(t.Context(), nil, "some", a.brought))
 }
 
 func TestAnInstallationThatFailsSaysWhatAptGetSaidLast(t *testing.T) {
 	a := newAPT(t, `for i in $(seq 100); do echo "line $i."; done; echo "$3: no network" >&2; exit 100`)
-	err := install(t.Context(), a.path, nil, "some", a.brought)
+	err := a.machine().install(t.Context(), nil, "some", a.brought)
 	require.ErrorContains(t, err, "install the Debian package some")
 	require.ErrorContains(t, err, "update: no network")
 	require.ErrorContains(t, err, "install: no network")
@@ -59,7 +59,7 @@ func TestAnInstallationThatFailsSaysWhatAptGetSaidLast(t *testing.T) {
 
 func TestAPackageThatDoesNotBringWhatIsNeededIsAnError(t *testing.T) {
 	a := newAPT(t, "")
-	require.ErrorContains(t, install(t.Context(), a.path, nil, "some", a.brought), "not there")
+	require.ErrorContains(t, a.machine().install(t.Context(), nil, "some", a.brought), "not there")
 }
 
 func TestWhoeverWaitsForAnotherInstallationCanBeInterrupted(t *testing.T) {
@@ -69,8 +69,39 @@ func TestWhoeverWaitsForAnotherInstallationCanBeInterrupted(t *testing.T) {
 	defer held.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, install(ctx, a.path, nil, "some", a.brought), context.Canceled)
+	require.ErrorIs(t, a.machine().install(ctx, nil, "some", a.brought), context.Canceled)
 	require.Empty(t, a.calls(t))
+}
+
+func TestAPackageStartsNoServiceWhileItIsInstalledAndMayLaterOn(t *testing.T) {
+	a := newAPT(t, `[ "$3" = update ] && exit 0; ./policy-rc.d nginx start; echo $? >policy; touch brought`)
+	require.NoError(t, a.machine().install(t.Context(), nil, "some", a.brought))
+	said, err := os.ReadFile(filepath.Join(a.folder, "policy"))
+	require.NoError(t, err)
+	assert.Equal(t, "101\n", string(said))
+	assert.NoFileExists(t, a.machine().policy)
+}
+
+func TestAPolicyOfTheMachinesOwnStandsAndOneOfAKilledTestGoes(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy-rc.d")
+	require.NoError(t, os.WriteFile(policy, []byte("#!/bin/sh\nexit 0\n"), 0o755))
+	allow, err := forbidServices(policy)
+	require.NoError(t, err)
+	allow()
+	require.FileExists(t, policy)
+
+	require.NoError(t, os.WriteFile(policy, []byte(noServices), 0o755))
+	allow, err = forbidServices(policy)
+	require.NoError(t, err)
+	allow()
+	require.NoFileExists(t, policy)
+}
+
+func TestAProgramThatIsMissingIsNamedWithItsPackage(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := NeedProgram(t.Context(), nil, "some-server", "no-such-server")
+	require.ErrorContains(t, err, "no-such-server")
+	require.ErrorContains(t, err, "apt-get install some-server")
 }
 
 // An aptGet stands in for the machine's, which would change the machine.
@@ -84,6 +115,10 @@ func newAPT(t *testing.T, script string) aptGet {
 	text := "#!/bin/sh\ncd '" + folder + "'\necho \"$*\" >>calls\n" + script + "\n"
 	require.NoError(t, os.WriteFile(a.path, []byte(text), 0o700))
 	return a
+}
+
+func (a aptGet) machine() machine {
+	return machine{apt: a.path, policy: filepath.Join(a.folder, "policy-rc.d")}
 }
 
 func (a aptGet) calls(t *testing.T) []string {
