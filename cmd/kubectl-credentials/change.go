@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 )
 
@@ -111,7 +112,7 @@ func showMint(t terminal, a call, answer v1alpha1.MintStatus) error {
 	if _, err := fmt.Fprintln(t.out, answer.Password); err != nil {
 		return other("It is stored and shown to nobody: mint again.", "writing the password on standard output: %w", err)
 	}
-	fmt.Fprintf(t.err, "A new password for user %s of %s in %s, shown this once.\n", name(answer.Username), name(a.credential), name(a.namespace))
+	fmt.Fprintf(t.err, "A new password for user %s of %s in %s, shown this once.\n", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace))
 	sayOperation(t, a, answer)
 	fmt.Fprintf(t.err, "%s, and until then the one before is valid.\n", ownTime)
 	return nil
@@ -163,7 +164,7 @@ func showRevoke(t terminal, a call, answer v1alpha1.MintStatus) error {
 	if answer.ID == "" {
 		return other(a.unknown(), "the server answered without saying what it did")
 	}
-	fmt.Fprintf(t.err, "The password of user %s of %s in %s is replaced by one that nobody knows.\n", name(answer.Username), name(a.credential), name(a.namespace))
+	fmt.Fprintf(t.err, "The password of user %s of %s in %s is replaced by one that nobody knows.\n", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace))
 	sayOperation(t, a, answer)
 	fmt.Fprintf(t.err, "%s: until then the password before is valid, and connections that are open may stay open.\n", ownTime)
 	return nil
@@ -172,9 +173,9 @@ func showRevoke(t terminal, a call, answer v1alpha1.MintStatus) error {
 // confirm asks on the terminal, and gives up when the context ends.
 func confirm(ctx context.Context, t terminal, a call) error {
 	if !t.interactive {
-		return usage("there is no terminal to ask on: give --yes to revoke %s without being asked", name(a.credential))
+		return usage("there is no terminal to ask on: give --yes to revoke %s without being asked", printable.Name(a.credential))
 	}
-	fmt.Fprintf(t.err, "Revoke the password of %s in %s? Whoever uses it will be locked out. [y/N] ", name(a.credential), name(a.namespace))
+	fmt.Fprintf(t.err, "Revoke the password of %s in %s? Whoever uses it will be locked out. [y/N] ", printable.Name(a.credential), printable.Name(a.namespace))
 	answered := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(t.in).ReadString('\n') // the end of the input is no "yes"
@@ -214,7 +215,7 @@ type request struct {
 }
 
 func sayDryRun(t terminal, a call, would string, answer v1alpha1.MintStatus) {
-	fmt.Fprintf(t.err, "Dry run: for user %s of %s in %s %s", name(answer.Username), name(a.credential), name(a.namespace), would)
+	fmt.Fprintf(t.err, "Dry run: for user %s of %s in %s %s", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace), would)
 	if answer.Revision > 0 {
 		fmt.Fprintf(t.err, ", as revision %d", answer.Revision)
 	}
@@ -222,10 +223,10 @@ func sayDryRun(t terminal, a call, would string, answer v1alpha1.MintStatus) {
 }
 
 func sayOperation(t terminal, a call, answer v1alpha1.MintStatus) {
-	at := none
+	at := printable.None
 	if !answer.At.IsZero() {
 		at = exact(answer.At.Time)
 	}
-	fmt.Fprintf(t.err, "Revision %d at %s, id %s (as --if-id, the next one fails if somebody came in between).\n", answer.Revision, at, name(answer.ID))
+	fmt.Fprintf(t.err, "Revision %d at %s, id %s (as --if-id, the next one fails if somebody came in between).\n", answer.Revision, at, printable.Name(answer.ID))
 	fmt.Fprintf(t.err, "Who asked, on the audit log's word: %s\n", a.history())
 }

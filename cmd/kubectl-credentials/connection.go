@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/json"
 
+	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 )
 
@@ -69,7 +70,7 @@ type warnings struct{ terminal terminal }
 
 func (w warnings) HandleWarningHeader(code int, _, text string) {
 	if code == 299 && text != "" {
-		fmt.Fprintf(w.terminal.err, "Warning: %s\n", escape(text))
+		fmt.Fprintf(w.terminal.err, "Warning: %s\n", printable.Escape(text))
 	}
 }
 
@@ -133,7 +134,7 @@ func (c *client) suggest(ctx context.Context, given string) string {
 		return ""
 	}
 	if near, ok := nearest(given, names); ok {
-		return fmt.Sprintf("Did you mean %s? ", name(near))
+		return fmt.Sprintf("Did you mean %s? ", printable.Name(near))
 	}
 	return ""
 }
@@ -172,7 +173,7 @@ func (c *connection) complete(cmd *cobra.Command, args []string, begun string) (
 		return nil, cobra.ShellCompDirectiveError
 	}
 	return slices.DeleteFunc(names, func(n string) bool {
-		return !strings.HasPrefix(n, begun) || name(n) != n
+		return !strings.HasPrefix(n, begun) || printable.Name(n) != n
 	}), cobra.ShellCompDirectiveNoFileComp
 }
 

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/mintlog/mintlog/cmd/printable"
 )
 
 // Exit codes; exitCodes is their documentation.
@@ -45,10 +47,10 @@ func (f *failure) print(w io.Writer) {
 	prefix := "error: "
 	var status *apierrors.StatusError
 	if errors.As(f.err, &status) {
-		prefix = fmt.Sprintf("Error from server (%s): ", escape(string(status.ErrStatus.Reason)))
+		prefix = fmt.Sprintf("Error from server (%s): ", printable.Escape(string(status.ErrStatus.Reason)))
 	}
 	for _, line := range lines {
-		fmt.Fprintf(w, "%s%s\n", prefix, escape(line))
+		fmt.Fprintf(w, "%s%s\n", prefix, printable.Escape(line))
 		prefix = ""
 	}
 	if f.hint != "" {
@@ -89,10 +91,10 @@ func (c call) changes() bool { return c.subresource != "" && !c.dryRun }
 
 // history is the command that shows what happened to the credential.
 func (c call) history() string {
-	return fmt.Sprintf("kubectl credentials history %s -n %s", name(c.credential), name(c.namespace))
+	return fmt.Sprintf("kubectl credentials history %s -n %s", printable.Name(c.credential), printable.Name(c.namespace))
 }
 
-func (c call) list() string { return "kubectl credentials list -n " + name(c.namespace) }
+func (c call) list() string { return "kubectl credentials list -n " + printable.Name(c.namespace) }
 
 // failed explains what came back instead of an answer.
 func (c call) failed(err error) *failure {
@@ -126,10 +128,10 @@ func (c call) forbidden(err error) string {
 		return "The platform's administrators enrol a namespace before credentials in it can be used: ask them."
 	case c.subresource != "":
 		return fmt.Sprintf("You need create on credentials/%[1]s in %[2]s, which a tenant's admins have (group %[2]s-admin) and its viewers have not.\n"+
-			"Check: kubectl auth can-i create credentials.credentials.cozystack.io --subresource=%[1]s -n %[2]s", c.subresource, name(c.namespace))
+			"Check: kubectl auth can-i create credentials.credentials.cozystack.io --subresource=%[1]s -n %[2]s", c.subresource, printable.Name(c.namespace))
 	default:
 		return fmt.Sprintf("You need get and list on credentials in %[1]s, which everybody in a tenant has (group %[1]s-view and above).\n"+
-			"Check: kubectl auth can-i list credentials.credentials.cozystack.io -n %[1]s", name(c.namespace))
+			"Check: kubectl auth can-i list credentials.credentials.cozystack.io -n %[1]s", printable.Name(c.namespace))
 	}
 }
 

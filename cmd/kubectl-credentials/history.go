@@ -11,6 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/json"
 
+	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 )
 
@@ -62,8 +63,8 @@ func (c *client) history(ctx context.Context, t terminal, credential, output str
 // describe is a credential's history for people.
 func describe(c v1alpha1.Credential, now time.Time) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s in %s: user %s of %s %s, stored as %s\n", name(c.Name), name(c.Namespace), name(c.Spec.Username),
-		name(c.Spec.Application.Kind), name(c.Spec.Application.Name), name(c.Spec.Format))
+	fmt.Fprintf(&b, "%s in %s: user %s of %s %s, stored as %s\n", printable.Name(c.Name), printable.Name(c.Namespace), printable.Name(c.Spec.Username),
+		printable.Name(c.Spec.Application.Kind), printable.Name(c.Spec.Application.Name), printable.Name(c.Spec.Format))
 	fmt.Fprintf(&b, "%s\n\n", origin(c.Status.Password.Origin))
 	if len(c.Status.History) == 0 {
 		b.WriteString("There is no operation on record.\n")
@@ -88,7 +89,7 @@ func origin(o string) string {
 	case v1alpha1.OriginRevoked:
 		return "Its password was revoked, and nobody knows the one in its place: mint to get one."
 	default:
-		return "Origin of its password: " + name(o) + "."
+		return "Origin of its password: " + printable.Name(o) + "."
 	}
 }
 
@@ -96,8 +97,8 @@ func operations(b *strings.Builder, history []v1alpha1.Operation, now time.Time)
 	w := printers.GetNewTabWriter(b)
 	fmt.Fprintln(w, "REVISION\tOPERATION\tAGE\tAT\tBY\tTHROUGH\tATTRIBUTION\tRESPONSE\tID")
 	for _, o := range history {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, name(o.Operation), age(now, o.At.Time), exact(o.At.Time),
-			name(o.By), name(o.ImpersonatedBy), name(o.Attribution), name(o.Response), name(o.ID))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, printable.Name(o.Operation), age(now, o.At.Time), exact(o.At.Time),
+			printable.Name(o.By), printable.Name(o.ImpersonatedBy), printable.Name(o.Attribution), printable.Name(o.Response), printable.Name(o.ID))
 	}
 	w.Flush()
 }
@@ -132,11 +133,11 @@ func findings(b *strings.Builder, found []v1alpha1.Finding) {
 	}
 	b.WriteString("\nFindings, where the account's ledger and the audit log disagree:\n")
 	for _, f := range found {
-		fmt.Fprintf(b, "  %s", name(f.Type))
+		fmt.Fprintf(b, "  %s", printable.Name(f.Type))
 		if f.Revision > 0 {
 			fmt.Fprintf(b, ", revision %d", f.Revision)
 		}
-		fmt.Fprintf(b, ": %s\n", escape(f.Message))
+		fmt.Fprintf(b, ": %s\n", printable.Escape(f.Message))
 		if meaning := meanings[f.Type]; meaning != "" {
 			fmt.Fprintf(b, "    %s\n", meaning)
 		}

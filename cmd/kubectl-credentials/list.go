@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 )
 
@@ -75,7 +76,7 @@ func (c *client) printTable(ctx context.Context, t terminal, options printers.Pr
 		return other("", "the server's answer is not a table")
 	}
 	if len(table.Rows) == 0 {
-		fmt.Fprintf(t.err, "No credentials in %s.\n", name(c.namespace))
+		fmt.Fprintf(t.err, "No credentials in %s.\n", printable.Name(c.namespace))
 		return nil
 	}
 	makePrintable(&table)
@@ -90,14 +91,14 @@ func (c *client) printTable(ctx context.Context, t terminal, options printers.Pr
 // server put in angle brackets stays as it is: <pending> is its word for a name that is not there.
 func makePrintable(table *metav1.Table) {
 	for i := range table.ColumnDefinitions {
-		table.ColumnDefinitions[i].Name = escape(table.ColumnDefinitions[i].Name)
+		table.ColumnDefinitions[i].Name = printable.Escape(table.ColumnDefinitions[i].Name)
 	}
 	for _, row := range table.Rows {
 		for i, cell := range row.Cells {
 			if s, ok := cell.(string); ok && !strings.HasPrefix(s, "<") && s != "" {
-				row.Cells[i] = name(s)
+				row.Cells[i] = printable.Name(s)
 			} else if ok {
-				row.Cells[i] = escape(s)
+				row.Cells[i] = printable.Escape(s)
 			}
 		}
 	}
@@ -109,7 +110,7 @@ func (c *client) printNames(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	for _, n := range names {
-		if _, err := fmt.Fprintf(w, "credential.%s/%s\n", v1alpha1.GroupName, name(n)); err != nil {
+		if _, err := fmt.Fprintf(w, "credential.%s/%s\n", v1alpha1.GroupName, printable.Name(n)); err != nil {
 			return written(err)
 		}
 	}
@@ -122,10 +123,10 @@ func printObject(w io.Writer, text []byte, format string) error {
 	if err := json.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
 		return other("", "the server's answer is not JSON")
 	}
-	out, err := indented(object)
+	out, err := printable.Indented(object)
 	if err == nil && format == "yaml" {
 		// YAML may show a character as it is that JSON can hide: then the JSON will do, which is YAML as well.
-		if y, failed := yaml.Marshal(object); failed == nil && printable(y) {
+		if y, failed := yaml.Marshal(object); failed == nil && printable.Safe(y) {
 			out = y
 		}
 	}

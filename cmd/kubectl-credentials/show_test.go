@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,25 +196,6 @@ func TestEveryKindOfFindingIsToldInPlainWords(t *testing.T) {
 	}
 }
 
-func TestNamesAreShownAsTheyAreUnlessATerminalWouldActOnThem(t *testing.T) {
-	f := func(in, want string) {
-		t.Helper()
-		assert.Equal(t, want, name(in))
-	}
-	f("jane", "jane")
-	f(`CORP\jane`, `CORP\jane`)
-	f("system:serviceaccount:tenant-acme:tenant-acme", "system:serviceaccount:tenant-acme:tenant-acme")
-	f("Jörg Groß", "Jörg Groß")
-	f("", "<none>")
-	f("<none>", `"<none>"`)
-	f(`"jane"`, `"\"jane\""`)
-	f("jane ", `"jane "`)
-	f("a\tb", `"a\tb"`)
-	f("\x1b]0;x\a", `"\x1b]0;x\a"`)
-	f("a\u200bb", `"a\u200bb"`)
-	f("\xff", `"\xff"`)
-}
-
 // assertSafe holds that text has nothing but printable characters and line breaks.
 func assertSafe(t *testing.T, text string) {
 	t.Helper()
@@ -225,41 +205,4 @@ func assertSafe(t *testing.T, text string) {
 			return
 		}
 	}
-}
-
-func FuzzNamesAreSafeAndToldApart(f *testing.F) {
-	for _, seed := range []string{"jane", "", "<none>", `"`, hostile, "\xff\xfe", "\u2028", " "} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		shown := name(s)
-		assertSafe(t, shown)
-		assert.NotContains(t, shown, "\n")
-		back := shown
-		switch {
-		case shown == none:
-			back = ""
-		case strings.HasPrefix(shown, `"`):
-			var err error
-			back, err = strconv.Unquote(shown)
-			require.NoError(t, err)
-		}
-		assert.Equal(t, s, back)
-		assertSafe(t, escape(s))
-	})
-}
-
-func FuzzEscapedJSONIsEqualAndSafe(f *testing.F) {
-	for _, seed := range []string{"jane", hostile, "\x7f", "\u2028", "𝒥"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		text, err := json.Marshal(map[string]string{s: s})
-		require.NoError(t, err)
-		escaped := escapeJSON(text)
-		assert.JSONEq(t, string(text), string(escaped))
-		for _, r := range string(escaped) {
-			assert.True(t, r > 0xffff || unicode.IsPrint(r), "%q", r)
-		}
-	})
 }
