@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
 )
 
 const (
@@ -43,10 +44,11 @@ type Options struct {
 	Client kubernetes.Interface
 	// Namespace is mintlog's own: it holds the record of kinds and the projector's service account.
 	Namespace string
-	Projector string           // the name of that service account; default "projector"
-	Workers   int              // applications in work at once; default 4
-	Now       func() time.Time // default time.Now
-	Random    io.Reader        // cryptographically secure
+	Webhooks  definition.Webhooks // asks the webhooks of definitions
+	Projector string              // the name of that service account; default "projector"
+	Workers   int                 // applications in work at once; default 4
+	Now       func() time.Time    // default time.Now
+	Random    io.Reader           // cryptographically secure
 	Log       *slog.Logger
 
 	Registerer prometheus.Registerer
@@ -247,7 +249,7 @@ func (a *Accounts) reconcileApplication(ctx context.Context, name types.Namespac
 		return 0, err
 	}
 	s := situation{release: release, block: d.Block, sight: sight, record: g.record, secrets: secrets}
-	p := decide(s)
+	p := decide(ctx, s, a.Webhooks)
 	err = a.carryOut(ctx, s, &p, g)
 	a.report.tell(release, p.problems)
 	if slices.ContainsFunc(p.problems, problem.inTheWay) {

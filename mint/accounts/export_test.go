@@ -13,5 +13,5 @@ import (
 // RemoveUndeclared removes what an application as the cache has it does not declare.
 func (a *Accounts) RemoveUndeclared(ctx context.Context, release *cluster.Release, block definition.Block, secrets ...*corev1.Secret) error {
 	s := situation{release: release, block: block, sight: time.Unix(0, 0), secrets: secrets}
-	return a.remove(ctx, s, decide(s).remove)
+	return a.remove(ctx, s, decide(ctx, s, a.Webhooks).remove)
 }

@@ -1,6 +1,7 @@
 package accounts
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,10 +46,10 @@ type plan struct {
 // seconds.
 const tie = time.Second
 
-// decide is the rule by which accounts get and lose their Secrets; it asks nobody.
-func decide(s situation) plan {
+// decide is the rule by which accounts get and lose their Secrets. It asks nobody but the sources that are webhooks.
+func decide(ctx context.Context, s situation, webhooks definition.Webhooks) plan {
 	secrets := s.ofRelease()
-	accounts, refused, err := s.release.Accounts(s.block, recordedIn(secrets))
+	accounts, refused, err := s.release.Accounts(ctx, s.block, webhooks, recordedIn(secrets))
 	if err != nil {
 		return plan{unknown: true, problems: []problem{{reasonSourceFailed,
 			fmt.Sprintf("which accounts there are is not known, and nothing is created or removed: %v", err)}}}

@@ -92,7 +92,7 @@ func reasons(p plan) []string {
 
 func TestAnApplicationYoungerThanItsKindsBlockIsSeeded(t *testing.T) {
 	for _, after := range []time.Duration{2 * time.Second, time.Hour} {
-		p := decide(application(after, "app", "Report.Reader"))
+		p := decide(t.Context(), application(after, "app", "Report.Reader"), nil)
 		assert.Equal(t, []string{"Report.Reader", "app"}, seeded(p))
 		assert.Equal(t, record{sight: sight}, p.record)
 		assert.Equal(t, []string{"pg-orders.app.account", "pg-orders.report-reader.account"}, p.secretNames())
@@ -101,7 +101,7 @@ func TestAnApplicationYoungerThanItsKindsBlockIsSeeded(t *testing.T) {
 
 func TestOfAnApplicationThatRanBeforeItsKindsBlockNothingIsSeeded(t *testing.T) {
 	for _, after := range []time.Duration{-time.Hour, 0, time.Second} {
-		p := decide(application(after, "app", "Report.Reader"))
+		p := decide(t.Context(), application(after, "app", "Report.Reader"), nil)
 		assert.Empty(t, p.seed, after)
 		assert.Equal(t, record{sight: sight, found: []string{"Report.Reader", "app"}}, p.record)
 		assert.Len(t, p.secretNames(), 2, "a mint creates the Secret, which the projector must reach")
@@ -109,20 +109,20 @@ func TestOfAnApplicationThatRanBeforeItsKindsBlockNothingIsSeeded(t *testing.T) 
 }
 
 func TestAnAccountAddedAfterTheApplicationWasRecordedIsSeeded(t *testing.T) {
-	p := decide(application(-time.Hour, "app", "new").recorded("app"))
+	p := decide(t.Context(), application(-time.Hour, "app", "new").recorded("app"), nil)
 	assert.Equal(t, []string{"new"}, seeded(p))
 	assert.Equal(t, []string{"app"}, p.record.found)
 }
 
 func TestAFoundAccountIsNeverSeededHoweverOftenItIsRemovedAndAdded(t *testing.T) {
 	s := application(-time.Hour).recorded("app")
-	assert.Equal(t, []string{"app"}, decide(s).record.found)
+	assert.Equal(t, []string{"app"}, decide(t.Context(), s, nil).record.found)
 	s.release.Values = map[string]any{"users": map[string]any{"app": nil}}
-	assert.Empty(t, decide(s).seed)
+	assert.Empty(t, decide(t.Context(), s, nil).seed)
 }
 
 func TestAnAccountWithAPasswordElsewhereIsNotSeededAndRemembered(t *testing.T) {
-	p := decide(application(time.Hour, "app", "new").recorded())
+	p := decide(t.Context(), application(time.Hour, "app", "new").recorded(), nil)
 	p.spare(func(name string) bool { return name == "app" })
 	assert.Equal(t, []string{"new"}, seeded(p))
 	assert.Equal(t, []string{"app"}, p.record.found)
@@ -131,30 +131,30 @@ func TestAnAccountWithAPasswordElsewhereIsNotSeededAndRemembered(t *testing.T) {
 func TestABlockThatWasTakenAwayAndCameBackFindsWhatCameBetween(t *testing.T) {
 	s := application(-time.Hour, "app", "between").recorded("app")
 	s.sight = sight.Add(24 * time.Hour)
-	p := decide(s)
+	p := decide(t.Context(), s, nil)
 	assert.Empty(t, p.seed)
 	assert.Equal(t, record{sight: s.sight, found: []string{"app", "between"}}, p.record)
 }
 
 func TestARefusedAccountOfAnOlderApplicationIsFoundToo(t *testing.T) {
-	p := decide(application(-time.Hour, "Bob.Smith", "bob-smith"))
+	p := decide(t.Context(), application(-time.Hour, "Bob.Smith", "bob-smith"), nil)
 	assert.Equal(t, []string{"Bob.Smith", "bob-smith"}, p.record.found)
 	assert.Equal(t, []string{reasonRefused, reasonRefused}, reasons(p))
 
-	p = decide(application(-time.Hour, "bob-smith").recorded("Bob.Smith", "bob-smith"))
+	p = decide(t.Context(), application(-time.Hour, "bob-smith").recorded("Bob.Smith", "bob-smith"), nil)
 	assert.Empty(t, p.seed, "when one of the two has gone")
 }
 
 func TestWhatIsInStepIsLeftAlone(t *testing.T) {
-	p := decide(application(time.Hour, "app").recorded().withSecret("app"))
+	p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app"), nil)
 	assert.Equal(t, plan{accounts: p.accounts, record: record{sight: sight}}, p)
 }
 
 func TestTheSecretOfAnAccountThatIsNoLongerDeclaredIsRemoved(t *testing.T) {
-	p := decide(application(time.Hour, "app").recorded().withSecret("app").withSecret("old"))
+	p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app").withSecret("old"), nil)
 	assert.Equal(t, []string{"pg-orders.old.account"}, namesOf(p.remove))
 
-	p = decide(application(time.Hour, "bob-smith").recorded().withSecret("Bob.Smith"))
+	p = decide(t.Context(), application(time.Hour, "bob-smith").recorded().withSecret("Bob.Smith"), nil)
 	assert.Equal(t, []string{"pg-orders.bob-smith.account"}, namesOf(p.remove), "also when another name comes in its place")
 	assert.Empty(t, p.seed, "which waits until the Secret is gone")
 }
@@ -162,7 +162,7 @@ func TestTheSecretOfAnAccountThatIsNoLongerDeclaredIsRemoved(t *testing.T) {
 func TestNothingIsRemovedThatIsNotThisApplications(t *testing.T) {
 	f := func(change func(*corev1.Secret)) {
 		t.Helper()
-		assert.Empty(t, decide(application(time.Hour).recorded().withSecret("old", change)).remove)
+		assert.Empty(t, decide(t.Context(), application(time.Hour).recorded().withSecret("old", change), nil).remove)
 	}
 	f(func(s *corev1.Secret) { s.OwnerReferences[0].UID = "another" })
 	f(func(s *corev1.Secret) { s.OwnerReferences = nil })
@@ -175,7 +175,7 @@ func TestNothingIsRemovedThatIsNotThisApplications(t *testing.T) {
 func TestNothingIsRemovedWhenASourceFails(t *testing.T) {
 	s := application(time.Hour).withSecret("app")
 	s.release.Values = map[string]any{"users": []any{"app"}}
-	p := decide(s)
+	p := decide(t.Context(), s, nil)
 	assert.True(t, p.unknown)
 	assert.Empty(t, p.remove)
 	assert.Equal(t, []string{reasonSourceFailed}, reasons(p))
@@ -185,12 +185,12 @@ func TestNothingIsRemovedOfANameThatIsThePlatformsOwn(t *testing.T) {
 	for _, holder := range []string{"root", "Root"} {
 		s := application(time.Hour).recorded().withSecret(holder)
 		s.block.Sources = append(slices.Clone(s.block.Sources), definition.Source{Kind: definition.Static, Name: "root", Username: "root", Owner: definition.PlatformOwner})
-		assert.Equal(t, plan{record: record{sight: sight}}, decide(s), holder)
+		assert.Equal(t, plan{record: record{sight: sight}}, decide(t.Context(), s, nil), holder)
 	}
 }
 
 func TestASecretWhoseUsernameWasTamperedWithStaysAndItsAccountIsRefused(t *testing.T) {
-	p := decide(application(time.Hour, "app").recorded().withSecret("app", func(s *corev1.Secret) { s.Data["username"] = []byte("other") }))
+	p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app", func(s *corev1.Secret) { s.Data["username"] = []byte("other") }), nil)
 	assert.Empty(t, p.remove)
 	assert.Empty(t, p.seed)
 	assert.Equal(t, []string{reasonRefused}, reasons(p))
@@ -199,7 +199,7 @@ func TestASecretWhoseUsernameWasTamperedWithStaysAndItsAccountIsRefused(t *testi
 func TestTheSecretOfAnEarlierApplicationIsWaitedFor(t *testing.T) {
 	f := func(change func(*corev1.Secret)) {
 		t.Helper()
-		p := decide(application(time.Hour, "app").recorded().withSecret("app", change))
+		p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app", change), nil)
 		assert.True(t, p.waiting)
 		assert.Empty(t, p.remove)
 		assert.Empty(t, p.repair)
@@ -213,7 +213,7 @@ func TestTheSecretOfAnEarlierApplicationIsWaitedFor(t *testing.T) {
 func TestAForeignSecretIsReportedAndLeftAlone(t *testing.T) {
 	f := func(change func(*corev1.Secret)) {
 		t.Helper()
-		p := decide(application(time.Hour, "app").recorded().withSecret("app", change))
+		p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app", change), nil)
 		assert.Equal(t, plan{accounts: p.accounts, record: p.record, problems: p.problems}, p)
 		assert.Equal(t, []string{reasonForeignSecret}, reasons(p))
 	}
@@ -226,14 +226,14 @@ func TestAForeignSecretIsReportedAndLeftAlone(t *testing.T) {
 func TestDriftedLabelsAndOwnersAreRepaired(t *testing.T) {
 	f := func(change func(*corev1.Secret)) {
 		t.Helper()
-		p := decide(application(time.Hour, "app").recorded().withSecret("app", change))
+		p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app", change), nil)
 		assert.Equal(t, []string{"pg-orders.app.account"}, namesOf(p.repair))
 		assert.Empty(t, p.problems)
 	}
 	f(func(s *corev1.Secret) { s.OwnerReferences = nil })
 	f(func(s *corev1.Secret) { delete(s.Labels, "cnpg.io/reload") })
 	f(func(s *corev1.Secret) { s.Labels["internal.cozystack.io/tenantresource"] = "true" })
-	p := decide(application(time.Hour, "app").recorded().withSecret("app", func(s *corev1.Secret) { s.Labels["somebodys"] = "own" }))
+	p := decide(t.Context(), application(time.Hour, "app").recorded().withSecret("app", func(s *corev1.Secret) { s.Labels["somebodys"] = "own" }), nil)
 	assert.Empty(t, p.repair, "others' labels are theirs")
 }
 
@@ -245,7 +245,7 @@ func TestWhateverHappensNoAccountThatMayHaveAPasswordIsSeeded(t *testing.T) {
 		random.Shuffle(len(users), func(i, j int) { users[i], users[j] = users[j], users[i] })
 		s := application(time.Duration(random.Intn(7)-3)*time.Second, users[:random.Intn(len(users)+1)]...)
 		older := !s.release.CreationTimestamp.After(sight.Add(time.Second))
-		first := decide(s)
+		first := decide(t.Context(), s, nil)
 		if older && len(first.seed) > 0 {
 			return false
 		}
@@ -254,7 +254,7 @@ func TestWhateverHappensNoAccountThatMayHaveAPasswordIsSeeded(t *testing.T) {
 		for _, a := range first.seed {
 			s = s.withSecret(a.Username)
 		}
-		again := decide(s)
+		again := decide(t.Context(), s, nil)
 		return assert.ObjectsAreEqual(first.record, again.record) && len(again.seed) == 0 && len(again.remove) == 0 && len(again.repair) == 0
 	}
 	require.NoError(t, quick.Check(property, &quick.Config{MaxCount: 2000}))

@@ -56,7 +56,7 @@ func (a *Accounts) keysOf(ctx context.Context, namespace, name string) (map[stri
 // seed creates the account Secret of a new account, with the stored form of a password that nobody sees. It returns
 // whether a Secret of that name was there that is not this application's.
 func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account) (foreign bool, err error) {
-	secret, err := a.newSecret(s, acc)
+	secret, err := a.newSecret(ctx, s, acc)
 	if err != nil {
 		return false, fmt.Errorf("make the account Secret %s: %w", acc.SecretName, err)
 	}
@@ -82,16 +82,12 @@ func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account
 	return true, nil
 }
 
-func (a *Accounts) newSecret(s situation, acc definition.Account) (*corev1.Secret, error) {
-	formatter, ok := format.Built(s.block.Format.Name)
-	if !ok {
-		return nil, fmt.Errorf("there is no format %q", s.block.Format.Name)
-	}
+func (a *Accounts) newSecret(ctx context.Context, s situation, acc definition.Account) (*corev1.Secret, error) {
 	password, err := format.NewPassword(a.Random)
 	if err != nil {
 		return nil, err
 	}
-	stored, err := formatter.Format(a.Random, acc.Username, password)
+	stored, err := s.block.Stored(ctx, s.release.Kind, a.Webhooks, a.Random, acc, password)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +151,7 @@ func (a *Accounts) remove(ctx context.Context, s situation, secrets []*corev1.Se
 	}
 	s.release, s.block = release, d.Block
 	var failures []error
-	for _, secret := range decide(s).remove {
+	for _, secret := range decide(ctx, s, a.Webhooks).remove {
 		uid := secret.UID
 		err := a.Client.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		switch {

@@ -210,7 +210,7 @@ func TestOfAnApplicationWhoseValuesAreNoObjectTheAccountsAreNotKnown(t *testing.
 		live, _, err := w.Live(t.Context(), cached)
 		require.NoError(t, err)
 		for _, r := range []*cluster.Release{cached, live} {
-			_, _, err = r.Accounts(d.Block, func(string) (string, bool) { return "", false })
+			_, _, err = r.Accounts(t.Context(), d.Block, nil, func(string) (string, bool) { return "", false })
 			if want == "" {
 				require.NoError(t, err)
 			} else {

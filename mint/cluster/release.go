@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -53,11 +54,13 @@ func (r *Release) same(other *Release) bool {
 
 // Accounts are the application's accounts by its kind's block, as definition.Block.Accounts has them. Values that cannot
 // be read are a source that fails.
-func (r *Release) Accounts(block definition.Block, recorded func(segment string) (username string, ok bool)) ([]definition.Account, []definition.Refused, error) {
+func (r *Release) Accounts(ctx context.Context, block definition.Block, webhooks definition.Webhooks, recorded func(segment string) (username string, ok bool)) ([]definition.Account, []definition.Refused, error) {
 	if r.ValuesErr != nil {
 		return nil, nil, r.ValuesErr
 	}
-	return block.Accounts(r.Name, r.Values, recorded)
+	return block.Accounts(ctx, definition.Application{
+		Namespace: r.Namespace, Release: r.Name, Kind: r.Kind, Name: r.Application, Values: r.Values,
+	}, webhooks, recorded)
 }
 
 // A Definition says which credentials the applications of a kind have.

@@ -34,17 +34,18 @@ const (
 
 // A minter changes passwords: one conditional write per operation that holds the stored form and its ledger entry.
 type minter struct {
-	cluster *cluster.Cluster
-	client  corev1client.CoreV1Interface
-	random  io.Reader
-	now     func() time.Time
-	total   *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
+	cluster  *cluster.Cluster
+	client   corev1client.CoreV1Interface
+	webhooks definition.Webhooks
+	random   io.Reader
+	now      func() time.Time
+	total    *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
 }
 
 func newMinter(o Options) *minter {
 	m := &minter{
-		cluster: o.Cluster, client: o.Client, random: o.Random, now: o.Now,
+		cluster: o.Cluster, client: o.Client, webhooks: o.Webhooks, random: o.Random, now: o.Now,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_operations_total", Help: "Requested operations by answer; a dry run is none.",
 		}, []string{"operation", "code"}),
@@ -121,7 +122,7 @@ func (m *minter) run(ctx context.Context, r request) (result, error) {
 	if apierrors.IsNotFound(err) {
 		base = nil
 	}
-	d, err := m.draft(r, t)
+	d, err := m.draft(ctx, r, t)
 	if err != nil {
 		return result{}, err
 	}
@@ -148,7 +149,7 @@ func (m *minter) target(ctx context.Context, r request) (target, error) {
 	if err != nil {
 		return target{}, notFound(r.credential, err.Error())
 	}
-	accounts, refused, err := release.Accounts(served.Block, m.recorded(ctx, release))
+	accounts, refused, err := release.Accounts(ctx, served.Block, m.webhooks, m.recorded(ctx, release))
 	if err != nil {
 		return target{}, notFound(r.credential, fmt.Sprintf("the accounts of %s are not known: %v", release.Name, err))
 	}
@@ -191,19 +192,14 @@ func (m *minter) recorded(ctx context.Context, release *cluster.Release) func(st
 }
 
 // draft generates the password and its stored form. Of a revoke the plaintext ends here.
-func (m *minter) draft(r request, t target) (draft, error) {
-	name := t.definition.Block.Format.Name
-	formatter, ok := format.Built(name)
-	if !ok {
-		return draft{}, notFound(r.credential, fmt.Sprintf("the format %q is not known to this version", name))
-	}
+func (m *minter) draft(ctx context.Context, r request, t target) (draft, error) {
 	password, err := format.NewPassword(m.random)
 	if err != nil {
 		return draft{}, fmt.Errorf("generate a password: %w", err)
 	}
-	stored, err := formatter.Format(m.random, t.account.Username, password)
+	stored, err := t.definition.Block.Stored(ctx, t.release.Kind, m.webhooks, m.random, t.account, password)
 	if err != nil {
-		return draft{}, fmt.Errorf("format a password as %s: %w", name, err)
+		return draft{}, err
 	}
 	id, err := ledger.NewID(m.random)
 	if err != nil {

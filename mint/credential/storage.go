@@ -22,6 +22,7 @@ import (
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/store/event"
 )
 
@@ -30,6 +31,8 @@ type Options struct {
 	Cluster *cluster.Cluster
 	// Client reads and writes account Secrets live, with the mint server's own identity.
 	Client corev1client.CoreV1Interface
+	// Webhooks asks the webhooks of definitions, at a mint or revoke alone.
+	Webhooks definition.Webhooks
 	// Random is a CSPRNG: passwords, salts and ids come from it.
 	Random io.Reader
 	Now    func() time.Time

@@ -2,6 +2,7 @@ package definition
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,15 +24,16 @@ type Refused struct {
 	Reason   string // in words for the tenant; it names the account
 }
 
-// Accounts are the accounts of one application: the union of the block's sources over its values, sorted by name.
+// Accounts are the accounts of one application: the union of the block's sources, sorted by name. The sources that are
+// webhooks are asked through webhooks, until ctx is done: this is nothing for a read.
 //
 // recorded tells which username the existing account Secret of a segment holds. Where two names meet in one segment,
 // that username keeps it and the others are refused; if it is nobody's, all are. The same goes for two names with one
 // username, of which only the one with a Secret is served. The platform's own accounts go before all others.
 //
 // An error means that a source failed: it says nothing about which accounts there are, so nothing may be removed.
-func (b Block) Accounts(release string, values map[string]any, recorded func(segment string) (username string, ok bool)) ([]Account, []Refused, error) {
-	declared, err := b.declared(release, values)
+func (b Block) Accounts(ctx context.Context, app Application, webhooks Webhooks, recorded func(segment string) (username string, ok bool)) ([]Account, []Refused, error) {
+	declared, err := b.declared(ctx, app, webhooks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -57,16 +59,16 @@ type declaration struct {
 
 // declared are the declarations of all sources, sorted by name. What has one username and one Secret name is one
 // account, by whatever name it is declared; if one of those is the platform's, so it is.
-func (b Block) declared(release string, values map[string]any) ([]declaration, error) {
+func (b Block) declared(_ context.Context, app Application, _ Webhooks) ([]declaration, error) {
 	type identity struct{ username, segment, unnamed string }
 	unique := map[identity]declaration{}
 	for i, source := range b.Sources {
-		found, err := source.accounts(values)
+		found, err := source.accounts(app.Values)
 		if err != nil {
 			return nil, fmt.Errorf("%s.accounts[%d]: %w", root, i, err)
 		}
 		for _, d := range found {
-			d.resolve(release)
+			d.resolve(app.Release)
 			id := identity{username: d.Username, segment: d.Segment}
 			if d.Segment == "" {
 				id.unnamed = d.Name

@@ -31,6 +31,10 @@ func block(t testing.TB, text string) definition.Block {
 	return b
 }
 
+func app(release string, values map[string]any) definition.Application {
+	return definition.Application{Namespace: "tenant-acme", Release: release, Kind: "Postgres", Name: "orders", Values: values}
+}
+
 func nothingRecorded(string) (string, bool) { return "", false }
 
 func recorded(usernames map[string]string) func(string) (string, bool) {
@@ -101,10 +105,37 @@ func TestABlockThatIsNotUnderstoodIsRefusedWithTheFieldNamed(t *testing.T) {
 	f(format+users+"secretLabels: {a: 1}", `secretLabels["a"]: must be a string`)
 	f(format+users+"secretLabels: {'a b': x}", `secretLabels["a b"]`)
 	f(format+users+"secretLabels: {a: 'x y'}", `secretLabels["a"]`)
-	f(format+users+"valuesPath: x", "spec.credentials.valuesPath: this field is unknown to this version")
+	f(format+users+"status: {}", "spec.credentials.status: this field is unknown to this version")
+	f(format+users+"valuesPath: ''", "spec.credentials.valuesPath: must be a string that is not empty")
+	for _, path := range []string{"a..{username}", ".{username}", "{username}.", "users.{name}", "users[0].{account}", "a,{account}", "a b.{account}", "{username", `a\\.{username}`, "ü.{account}"} {
+		f(format+users+"valuesPath: '"+path+"'", "spec.credentials.valuesPath: must be names of letters")
+	}
+	f(format+users+"valuesPath: users.password", "spec.credentials.valuesPath: must hold {username} or {account}")
 	f("format: {name: rot13}\naccounts: [{kind: List}]", "format.name", "accounts[0].kind")
 	_, err := definition.Parse(nil)
 	assert.ErrorContains(t, err, "spec.credentials: must be an object")
+}
+
+func TestAValuesPathLeadsToOnePlaceForEachAccount(t *testing.T) {
+	f := func(path, username, want string) {
+		t.Helper()
+		b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}]\nvaluesPath: '"+path+"'")
+		got, err := b.ValuesPath.TargetPath(definition.Account{Name: username, Username: username, Segment: "bob-smith"})
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	f("users.{username}.password_sha256_hex", "bob", "users.bob.password_sha256_hex")
+	f("users.{username}/password_sha256_hex", "Bob.Smith", `users.Bob\.Smith/password_sha256_hex`)
+	f("accounts.{account}.hash", "Bob.Smith", "accounts.bob-smith.hash")
+	f("{account}.{username}", "{account}", "bob-smith.{account}") // what stands in a name is no placeholder
+
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: Static, name: default}, {kind: Static, name: root, owner: platform}]\nvaluesPath: auth.hash")
+	got, err := b.ValuesPath.TargetPath(definition.Account{Name: "default", Username: "default", Segment: "default"})
+	require.NoError(t, err)
+	assert.Equal(t, "auth.hash", got, "one account needs no placeholder")
+
+	_, err = definition.ValuesPath("a.{username}").TargetPath(definition.Account{Name: "x", Username: strings.Repeat(".", 125)})
+	assert.ErrorContains(t, err, "252 characters")
 }
 
 const postgres = "format: {name: scram-sha-256}\naccounts: [{kind: ValuesMap, path: users}, {kind: Static, name: root, owner: platform}]\n"
@@ -112,7 +143,7 @@ const postgres = "format: {name: scram-sha-256}\naccounts: [{kind: ValuesMap, pa
 // served are the usernames of accounts by their Secrets' names, and the reasons of refusal by name.
 func served(t *testing.T, b definition.Block, values string, recorded func(string) (string, bool)) (map[string]string, map[string]string) {
 	t.Helper()
-	accounts, refused, err := b.Accounts("pg-orders", decoded(t, values), recorded)
+	accounts, refused, err := b.Accounts(t.Context(), app("pg-orders", decoded(t, values)), nil, recorded)
 	require.NoError(t, err)
 	secrets, reasons := map[string]string{}, map[string]string{}
 	for _, a := range accounts {
@@ -144,7 +175,7 @@ accounts:
 func TestASourceOfAbsentValuesYieldsNothing(t *testing.T) {
 	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: a.users}, {kind: Static, name: x, when: a.enabled}]")
 	for _, values := range []string{"{}", "{a: null}", "{a: {users: null, enabled: null}}", "{a: {users: {}, enabled: false}}"} {
-		accounts, refused, err := b.Accounts("r", decoded(t, values), nothingRecorded)
+		accounts, refused, err := b.Accounts(t.Context(), app("r", decoded(t, values)), nil, nothingRecorded)
 		require.NoError(t, err, values)
 		assert.Empty(t, accounts, values)
 		assert.Empty(t, refused, values)
@@ -155,7 +186,7 @@ func TestASourceThatCannotReadItsValuesFails(t *testing.T) {
 	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: a.users}, {kind: Static, name: x, when: a.enabled}]")
 	f := func(values, want string) {
 		t.Helper()
-		_, _, err := b.Accounts("r", decoded(t, values), nothingRecorded)
+		_, _, err := b.Accounts(t.Context(), app("r", decoded(t, values)), nil, nothingRecorded)
 		require.ErrorContains(t, err, want)
 	}
 	f("{a: {users: [bob]}}", "spec.credentials.accounts[0]: the value at a.users is no map")
@@ -184,7 +215,7 @@ func TestTheRecordedUsernameKeepsItsSecretName(t *testing.T) {
 
 func TestThePlatformsAccountsAreLeftAloneAndGoBeforeATenants(t *testing.T) {
 	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}, {kind: Static, name: super, username: root, owner: platform}]")
-	accounts, refused, err := b.Accounts("r", decoded(t, "{users: {root: {}, Super: {}, app: {}}}"),
+	accounts, refused, err := b.Accounts(t.Context(), app("r", decoded(t, "{users: {root: {}, Super: {}, app: {}}}")), nil,
 		recorded(map[string]string{"root": "root", "super": "Super"}))
 	require.NoError(t, err)
 	require.Len(t, accounts, 1)
@@ -202,7 +233,7 @@ func TestATenantsNameThatIsThePlatformsIsOneAccountAndThePlatforms(t *testing.T)
 		"[{kind: Static, name: root, owner: platform}, {kind: ValuesMap, path: users}]",
 	} {
 		b := block(t, "format: {name: sha256}\naccounts: "+sources)
-		accounts, refused, err := b.Accounts("r", decoded(t, "{users: {root: {}}}"), nothingRecorded)
+		accounts, refused, err := b.Accounts(t.Context(), app("r", decoded(t, "{users: {root: {}}}")), nil, nothingRecorded)
 		require.NoError(t, err)
 		assert.Empty(t, accounts)
 		require.Len(t, refused, 1)
@@ -216,7 +247,7 @@ func TestWhatHasOneUsernameAndOneSecretNameIsOneAccount(t *testing.T) {
 		"[{kind: Static, name: App, username: app}, {kind: ValuesMap, path: users}]",
 	} {
 		b := block(t, "format: {name: sha256}\naccounts: "+sources)
-		accounts, refused, err := b.Accounts("r", decoded(t, "{users: {app: {}}}"), nothingRecorded)
+		accounts, refused, err := b.Accounts(t.Context(), app("r", decoded(t, "{users: {app: {}}}")), nil, nothingRecorded)
 		require.NoError(t, err)
 		assert.Empty(t, refused)
 		assert.Equal(t, []definition.Account{{Name: "App", Username: "app", Segment: "app", SecretName: "r.app.account"}}, accounts)
@@ -242,7 +273,7 @@ func TestTwoNamesOfOneUsernameAreServedOnlyWhereOneHasASecret(t *testing.T) {
 func TestNamesThatCannotBeServedAreRefusedAndTheOthersServed(t *testing.T) {
 	f := func(name, want string) {
 		t.Helper()
-		accounts, refused, err := block(t, postgres).Accounts("pg", map[string]any{"users": map[string]any{name: nil, "app": nil}}, nothingRecorded)
+		accounts, refused, err := block(t, postgres).Accounts(t.Context(), app("pg", map[string]any{"users": map[string]any{name: nil, "app": nil}}), nil, nothingRecorded)
 		require.NoError(t, err)
 		require.Len(t, accounts, 1, name)
 		assert.Equal(t, "app", accounts[0].Name)
@@ -317,7 +348,7 @@ func TestWhateverTheNamesTheSecretNamesAreValidAndTheOutcomeIsStable(t *testing.
 			users[string(name)] = nil
 		}
 		values := map[string]any{"users": users}
-		accounts, refused, err := b.Accounts("pg", values, nothingRecorded)
+		accounts, refused, err := b.Accounts(t.Context(), app("pg", values), nil, nothingRecorded)
 		if err != nil || len(accounts)+len(refused) != len(users)+1 {
 			return false
 		}
@@ -328,7 +359,7 @@ func TestWhateverTheNamesTheSecretNamesAreValidAndTheOutcomeIsStable(t *testing.
 			}
 			held[a.Segment] = a.Username
 		}
-		again, refusedAgain, err := b.Accounts("pg", values, recorded(held))
+		again, refusedAgain, err := b.Accounts(t.Context(), app("pg", values), nil, recorded(held))
 		return err == nil && assert.ObjectsAreEqual(accounts, again) && len(refused) == len(refusedAgain)
 	}
 	require.NoError(t, quick.Check(property, &quick.Config{MaxCount: 3000}))
@@ -369,6 +400,6 @@ func FuzzNoBlockIsReadInHalf(f *testing.F) {
 		}
 		require.NotEmpty(t, b.Format.Name)
 		require.NotEmpty(t, b.Sources)
-		_, _, _ = b.Accounts("r", map[string]any{"users": map[string]any{text: nil}}, nothingRecorded)
+		_, _, _ = b.Accounts(t.Context(), app("r", map[string]any{"users": map[string]any{text: nil}}), nil, nothingRecorded)
 	})
 }

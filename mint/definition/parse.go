@@ -34,6 +34,7 @@ type Block struct {
 	Format       Format
 	Sources      []Source          // `accounts`: their union counts
 	SecretLabels map[string]string // what the engine's operator wants on an account Secret
+	ValuesPath   ValuesPath        // where the stored form goes in the values, if it does
 }
 
 // A Format is how a kind's passwords are stored.
@@ -58,12 +59,13 @@ type Source struct {
 // not served. An error names every field at fault and, where it helps, what is known.
 func Parse(raw any) (Block, error) {
 	p := &parser{}
-	fields := p.object(root, raw, "format", "accounts", "secretLabels")
+	fields := p.object(root, raw, "format", "accounts", "secretLabels", "valuesPath")
 	block := Block{
 		Format:       p.format(root+".format", fields["format"]),
 		Sources:      p.sources(root+".accounts", fields["accounts"]),
 		SecretLabels: p.secretLabels(root+".secretLabels", fields["secretLabels"]),
 	}
+	block.ValuesPath = p.targetPath(root, fields, block.Sources)
 	if len(p.problems) > 0 {
 		return Block{}, fmt.Errorf("%s", strings.Join(p.problems, "; "))
 	}

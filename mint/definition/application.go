@@ -1,0 +1,23 @@
+package definition
+
+import (
+	"context"
+
+	"github.com/mintlog/mintlog/mint/webhook"
+)
+
+// An Application is what the sources see of one instance of a kind.
+type Application struct {
+	Namespace string
+	Release   string // its HelmRelease's name
+	Kind      string
+	Name      string
+	Values    map[string]any // it is not changed
+}
+
+// Webhooks asks the webhooks that a block names. kind is the kind whose definition names them. Without an error the
+// answer has the right shape. An error is for the eyes of tenants: it quotes nothing of request or answer.
+type Webhooks interface {
+	Accounts(ctx context.Context, kind string, c webhook.Config, request webhook.AccountsRequest) ([]webhook.Account, error)
+	Format(ctx context.Context, kind string, c webhook.Config, request webhook.FormatRequest) (stored string, err error)
+}
