@@ -19,11 +19,8 @@ const (
 var usernamePattern = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
 
 // Segment is an account's part in the name of its Secret: the name in lower case, every character outside [a-z0-9-]
-// replaced by `-`, leading and trailing `-` taken away. A chart computes the same with
-//
-//	{{ .name | lower | regexReplaceAll "[^a-z0-9-]" "-" | trimAll "-" }}
-//
-// It is an error if nothing is left or more than 63 characters are.
+// replaced by `-`, leading and trailing `-` taken away. A chart computes the same with the library chart
+// deploy/helm/mintlog-credentials. It is an error if nothing is left or more than 63 characters are.
 func Segment(name string) (string, error) {
 	replaced := strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' {
