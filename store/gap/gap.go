@@ -76,6 +76,13 @@ func (g Gap) Explains(at time.Time) bool {
 	return (g.From.IsZero() || !at.Before(g.From.Add(-eventAfter))) && !at.After(g.End().Add(eventBefore))
 }
 
+// Covers reports whether nothing of the other gap, of the same source, lies outside this one, and it is open if the
+// other is.
+func (g Gap) Covers(other Gap) bool {
+	begins := g.From.IsZero() || !other.From.IsZero() && !other.From.Before(g.From)
+	return g.Source == other.Source && begins && !other.End().After(g.End()) && (g.Open() || !other.Open())
+}
+
 // Window is which times of reception events that are missing can have; the beginning is zero where the gap's is. The
 // times of reception of requests lie up to kube-apiserver's deadline before they are written.
 func (g Gap) Window() (from, until time.Time) {

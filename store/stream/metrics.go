@@ -15,6 +15,8 @@ type metrics struct {
 	undecodable *prometheus.CounterVec
 	stalled     *prometheus.CounterVec
 	pending     *prometheus.GaugeVec
+	gapsFound   prometheus.Counter
+	gapsOpen    prometheus.Gauge
 	bytes       map[string]prometheus.Gauge // by stream that discards nothing
 	maxBytes    map[string]prometheus.Gauge
 }
@@ -38,6 +40,12 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: "mintlog_stream_pending", Help: "Messages that a consumer has not acknowledged yet.",
 		}, []string{"consumer"}),
 	}
+	m.gapsFound = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "mintlog_gaps_found_total", Help: "Stretches of audit logs found missing by this process.",
+	})
+	m.gapsOpen = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "mintlog_gaps_open", Help: "Stretches of audit logs known to be missing that no replay has closed.",
+	})
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "mintlog_stream_" + name, Help: help})
 	}
@@ -56,7 +64,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for name := range m.bytes {
 		err = errors.Join(err, registerer.Register(m.bytes[name]), registerer.Register(m.maxBytes[name]))
 	}
-	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending} {
+	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending, m.gapsFound, m.gapsOpen} {
 		err = errors.Join(err, registerer.Register(c))
 	}
 	return m, err

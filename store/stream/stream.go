@@ -1,6 +1,7 @@
 // Package stream keeps audit events durably between ingest and those who read them, in three JetStream streams: one for
 // events that can stand for an operation, which are never discarded silently; one for RequestReceived; one for refused
-// attempts, which cannot push out the others. A bucket beside them keeps the projector's evidence.
+// attempts, which cannot push out the others. Buckets beside them keep the projector's evidence and the gaps that are
+// known in audit logs.
 //
 // The server is embedded in the process, or an external NATS by URL. An embedded server fsyncs every message before it
 // acknowledges it. An external one does so only if its own configuration says sync_interval: always.
@@ -13,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -89,6 +89,9 @@ type Options struct {
 	// nothing behind for ever; 0: DefaultEvidenceAge.
 	EvidenceAge time.Duration
 	Replicas    int // of streams on an external cluster; 0: 1
+	// Existing is for those who read buckets of an external server and no more: Open succeeds though the server is not
+	// there yet, nothing is created, and nothing is looked after.
+	Existing bool
 
 	Log        *slog.Logger          // nil: slog.Default()
 	Registerer prometheus.Registerer // nil: metrics are not registered
@@ -104,9 +107,10 @@ type Stream struct {
 	js       jetstream.JetStream
 	repeats  repeats
 
-	created bool       // guarded by lookup: streams, consumers and bucket have stood once
+	created bool       // guarded by lookup: streams, consumers and buckets have stood once
 	lookup  sync.Mutex // one ensure at a time
-	bucket  atomic.Pointer[bucket]
+
+	evidence, gaps bucket
 
 	use    sync.RWMutex // held for reading by what Close has to wait for
 	closed bool         // guarded by use
@@ -115,7 +119,7 @@ type Stream struct {
 }
 
 // Open connects to the server, or starts the embedded one, and creates or updates the streams, the durable consumers
-// and the bucket. It may be repeated by any number of processes; a directory takes one Stream at a time (ErrLocked).
+// and the buckets. It may be repeated by any number of processes; a directory takes one Stream at a time (ErrLocked).
 //
 // Every process ensures the consumers before it publishes: the stream of events keeps a message for those consumers
 // that exist when it arrives.
@@ -131,12 +135,16 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, fmt.Errorf("register the stream's metrics: %w", err)
 	}
 	s := &Stream{options: o, log: o.Log, metrics: m}
+	s.evidence.stream, s.evidence.name = s, evidenceBucket
+	s.gaps.stream, s.gaps.name = s, gapsBucket
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.done.Go(func() { s.watch(background) })
+	if !o.Existing {
+		s.done.Go(func() { s.watch(background) })
+	}
 	return s, nil
 }
 
@@ -147,6 +155,9 @@ func (s *Stream) open(ctx context.Context) error {
 	var err error
 	if s.js, err = jetstream.New(s.conn, jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
+	}
+	if s.options.Existing {
+		return nil
 	}
 	if err := s.ensure(ctx); err != nil {
 		return err
@@ -164,6 +175,7 @@ func (s *Stream) connect() error {
 		nats.ReconnectWait(500 * time.Millisecond),
 		nats.ReconnectBufSize(-1), // a publish without a connection fails at once instead of waiting unseen
 		nats.PingInterval(10 * time.Second),
+		nats.RetryOnFailedConnect(s.options.Existing),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				s.log.Warn("connection to the stream lost", "error", err)
@@ -173,7 +185,7 @@ func (s *Stream) connect() error {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Warn("stream connection", "error", err) }),
 	}
 	if s.options.URL == "" {
-		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+s.options.EvidenceBytes, s.log)
+		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+s.options.EvidenceBytes+gapsBytes, s.log)
 		if err != nil {
 			return err
 		}
@@ -228,12 +240,12 @@ func (s *Stream) enter() (leave func(), err error) {
 	return s.use.RUnlock, nil
 }
 
-// ensure creates what is missing of streams, consumers and bucket, and brings the rest to this version's configuration.
+// ensure creates what is missing of streams, consumers and buckets, and brings the rest to this version's configuration.
 // What is missing after it stood once was lost: that is logged and counted.
 func (s *Stream) ensure(ctx context.Context) error {
 	s.lookup.Lock()
 	defer s.lookup.Unlock()
-	for _, c := range append(s.streamConfigs(), s.evidenceConfig()) {
+	for _, c := range append(s.streamConfigs(), s.evidenceConfig(), s.gapsConfig()) {
 		if err := s.ensureStream(ctx, c); err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer
 	return s.reset(ctx, consumer)
 }
 
-// measure says how full the streams are that discard nothing.
+// measure says how full the streams are that discard nothing, and how many gaps are open.
 func (s *Stream) measure(ctx context.Context) error {
 	for name := range s.metrics.bytes {
 		stream, err := s.js.Stream(ctx, name)
@@ -71,5 +71,16 @@ func (s *Stream) measure(ctx context.Context) error {
 		s.metrics.bytes[name].Set(float64(info.State.Bytes))
 		s.metrics.maxBytes[name].Set(float64(info.Config.MaxBytes))
 	}
+	gaps, err := s.Gaps(ctx)
+	if err != nil {
+		return err
+	}
+	open := 0
+	for _, g := range gaps {
+		if g.Open() {
+			open++
+		}
+	}
+	s.metrics.gapsOpen.Set(float64(open))
 	return nil
 }
