@@ -5,6 +5,7 @@ package archive
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -128,7 +129,7 @@ func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error)
 // ends what takes longer than 30 s.
 func (a *Archive) Query(ctx context.Context, q Query, handle func(event.Event) error) error {
 	found := &results{query: q, handle: handle}
-	size := pageSize
+	size := cmp.Or(q.page, pageSize)
 	for {
 		page, err := a.page(ctx, q, size)
 		if err != nil {

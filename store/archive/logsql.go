@@ -21,6 +21,8 @@ type Query struct {
 
 	// Limit is how many events are wanted at most; 0: all.
 	Limit int
+
+	page int // how many rows are asked for at a time; 0: pageSize
 }
 
 // quote makes a LogsQL string of any value. LogsQL reads strings as Go does.
