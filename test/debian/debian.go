@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -153,4 +155,28 @@ func hold(ctx context.Context, path string) (*os.File, error) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// Unprivileged is a user for servers that refuse to run as root: the first of the names that there is, else nobody. It
+// is nil, our own user, where we are not root.
+func Unprivileged(names ...string) (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range append(names, "nobody") {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(found.Uid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.ParseUint(found.Gid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("servers refuse to run as root, and there is no user called nobody")
 }

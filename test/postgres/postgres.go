@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -164,12 +163,9 @@ func whole(folder string) bool {
 
 // prepare makes the data directory. PostgreSQL refuses to run as root: then it belongs to an unprivileged user.
 func (p *Postgres) prepare(ctx context.Context) error {
-	if os.Getuid() == 0 {
-		owner, err := unprivileged()
-		if err != nil {
-			return err
-		}
-		p.credential = owner
+	var err error
+	if p.credential, err = debian.Unprivileged("postgres"); err != nil {
+		return err
 	}
 	p.password = rand.Text()
 	passwordFile := filepath.Join(p.directory, "password")
@@ -192,26 +188,6 @@ func (p *Postgres) prepare(ctx context.Context) error {
 		return fmt.Errorf("initdb: %w: %s", err, lastLines(output))
 	}
 	return os.Remove(passwordFile)
-}
-
-// unprivileged is the user postgres, or nobody.
-func unprivileged() (*syscall.Credential, error) {
-	for _, name := range []string{"postgres", "nobody"} {
-		found, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err := strconv.ParseUint(found.Uid, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		gid, err := strconv.ParseUint(found.Gid, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-	}
-	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
 }
 
 func (p *Postgres) serve(ctx context.Context) error {
@@ -261,24 +237,48 @@ func (p *Postgres) Stop() error {
 	return err
 }
 
+// A Role is a role with its password, or with what is stored for it.
+type Role struct{ Name, Password string }
+
 // SetPassword stores a password as a database operator does: as it is, whatever form it has. PostgreSQL takes what it
 // knows as a verifier for one, and hashes anything else. The role is made at its first use.
 func (p *Postgres) SetPassword(ctx context.Context, role, stored string) error {
-	if strings.ContainsRune(role+stored, 0) {
-		return errors.New("neither a role nor a password may hold a NUL")
-	}
-	statement := fmt.Sprintf(`SELECT %s WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = %s) \gexec
-ALTER ROLE %s PASSWORD %s;
-`, literal("CREATE ROLE "+identifier(role)+" LOGIN"), literal(role), identifier(role), literal(stored))
-	if _, err := p.query(ctx, superuser, p.password, statement); err != nil {
+	if err := p.SetPasswords(ctx, []Role{{role, stored}}); err != nil {
 		return fmt.Errorf("setting the password of the role %s: %w", role, err)
 	}
 	return nil
 }
 
+// SetPasswords is SetPassword for many roles, in one session.
+func (p *Postgres) SetPasswords(ctx context.Context, roles []Role) error {
+	var script strings.Builder
+	for _, role := range roles {
+		if strings.ContainsRune(role.Name+role.Password, 0) {
+			return errors.New("neither a role nor a password may hold a NUL")
+		}
+		fmt.Fprintf(&script, `SELECT %s WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = %s) \gexec
+ALTER ROLE %s PASSWORD %s;
+`, literal("CREATE ROLE "+identifier(role.Name)+" LOGIN"), literal(role.Name), identifier(role.Name), literal(role.Password))
+	}
+	_, err := p.query(ctx, superuser, p.password, script.String())
+	return err
+}
+
+// Query runs statements as the superuser and returns what they print: a line each row, columns separated by "|". Of an
+// error only its message is shown, which may quote a name, never the statement.
+func (p *Postgres) Query(ctx context.Context, statements string) (string, error) {
+	return p.query(ctx, superuser, p.password, statements)
+}
+
+// ErrRefused is returned by Login where PostgreSQL says that the password is wrong.
+var ErrRefused = errors.New("password authentication failed")
+
 // Login logs in with libpq, over TCP, and returns nil if PostgreSQL let the role in.
 func (p *Postgres) Login(ctx context.Context, role, password string) error {
 	who, err := p.query(ctx, role, password, "SELECT current_user;\n")
+	if err != nil && strings.Contains(err.Error(), ErrRefused.Error()) {
+		return fmt.Errorf("logging in as %s: %w", role, ErrRefused)
+	}
 	if err != nil {
 		return fmt.Errorf("logging in as %s: %w", role, err)
 	}
@@ -286,6 +286,59 @@ func (p *Postgres) Login(ctx context.Context, role, password string) error {
 		return fmt.Errorf("logged in as %s, and PostgreSQL says it is %s", role, who)
 	}
 	return nil
+}
+
+// Logins is Login for many roles, one after the other. It tells for each whether it was let in; the error is one of
+// another kind than a wrong password.
+func (p *Postgres) Logins(ctx context.Context, roles []Role) ([]bool, error) {
+	let := make([]bool, len(roles))
+	for next := 0; next < len(roles); {
+		in, err := p.loginsUntilOneFails(ctx, roles[next:min(len(roles), next+100)])
+		if err != nil {
+			return nil, err
+		}
+		for range in {
+			let[next] = true
+			next++
+		}
+		if in == 0 { // its first is the one that fails
+			if err := p.Login(ctx, roles[next].Name, roles[next].Password); !errors.Is(err, ErrRefused) {
+				return nil, fmt.Errorf("a login that failed and is tried again: %w", err)
+			}
+			next++
+		}
+	}
+	return let, nil
+}
+
+// loginsUntilOneFails logs in with one psql, which ends at the first connection that fails, and counts the logins.
+func (p *Postgres) loginsUntilOneFails(ctx context.Context, roles []Role) (int, error) {
+	var script strings.Builder
+	for i, role := range roles {
+		if strings.ContainsAny(role.Name+role.Password, "\x00\n\r") {
+			return 0, errors.New("neither a role nor a password may hold a NUL or a line end here")
+		}
+		fmt.Fprintf(&script, `\setenv PGUSER %s
+\setenv PGPASSWORD %s
+\connect -reuse-previous=off "host=%s"
+SELECT '%d of ' || current_user;
+`, argument(role.Name), argument(role.Password), host, i)
+	}
+	psql := p.psql(ctx, roles[0].Name, roles[0].Password, script.String())
+	var output strings.Builder
+	psql.Stdout = &output
+	var exit *exec.ExitError
+	if err := psql.Run(); ctx.Err() != nil || err != nil && !errors.As(err, &exit) {
+		return 0, fmt.Errorf("psql: %w", errors.Join(ctx.Err(), err))
+	}
+	in := 0
+	for line := range strings.Lines(output.String()) {
+		if want := fmt.Sprintf("%d of %s\n", in, roles[in].Name); line != want {
+			return 0, fmt.Errorf("PostgreSQL says it let in %q where %q logged in", line, want)
+		}
+		in++
+	}
+	return in, nil
 }
 
 // Version is what PostgreSQL calls itself, such as "15.13".
@@ -305,14 +358,7 @@ func (p *Postgres) Address() string { return net.JoinHostPort(host, p.port) }
 // query runs statements with psql. They go in at standard input and the password through the environment, which
 // nobody else on the machine sees, as they would a command line.
 func (p *Postgres) query(ctx context.Context, role, password, statements string) (string, error) {
-	psql := exec.CommandContext(ctx, filepath.Join(p.programs, "psql"), "--no-psqlrc", "--no-password", "--tuples-only",
-		"--no-align", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse")
-	psql.Dir = "/"
-	psql.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
-		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
-	}
-	psql.Stdin = strings.NewReader(statements)
+	psql := p.psql(ctx, role, password, statements)
 	var output, complaint strings.Builder
 	psql.Stdout, psql.Stderr = &output, &complaint
 	if err := psql.Run(); err != nil {
@@ -321,11 +367,28 @@ func (p *Postgres) query(ctx context.Context, role, password, statements string)
 	return strings.TrimSpace(output.String()), nil
 }
 
+func (p *Postgres) psql(ctx context.Context, role, password, script string) *exec.Cmd {
+	psql := exec.CommandContext(ctx, filepath.Join(p.programs, "psql"), "--no-psqlrc", "--no-password", "--tuples-only",
+		"--no-align", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse")
+	psql.Dir = "/"
+	psql.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
+		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
+	}
+	psql.Stdin = strings.NewReader(script)
+	return psql
+}
+
 func (p *Postgres) data() string { return filepath.Join(p.directory, "data") }
 
 func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 func literal(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }
+
+// argument quotes an argument of a command of psql.
+func argument(text string) string {
+	return `'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + `'`
+}
 
 func lastLines(output []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")

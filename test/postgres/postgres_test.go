@@ -41,8 +41,8 @@ func TestAVerifierLetsItsPasswordInAndNoOther(t *testing.T) {
 		verifier := scram(t, "right")
 		require.NoError(t, server.SetPassword(t.Context(), role, verifier))
 		require.NoError(t, server.Login(t.Context(), role, "right"), role)
-		require.ErrorContains(t, server.Login(t.Context(), role, "wrong"), "password authentication failed")
-		require.ErrorContains(t, server.Login(t.Context(), role, verifier), "password authentication failed")
+		require.ErrorIs(t, server.Login(t.Context(), role, "wrong"), postgres.ErrRefused)
+		require.ErrorIs(t, server.Login(t.Context(), role, verifier), postgres.ErrRefused)
 
 		require.NoError(t, server.SetPassword(t.Context(), role, scram(t, "next")))
 		require.NoError(t, server.Login(t.Context(), role, "next"))
@@ -52,6 +52,26 @@ func TestAVerifierLetsItsPasswordInAndNoOther(t *testing.T) {
 
 func TestARoleThatWasNeverGivenAPasswordIsNotLetIn(t *testing.T) {
 	require.Error(t, server.Login(t.Context(), "nobody-yet", "any"))
+}
+
+func TestManyLoginsAreToldApart(t *testing.T) {
+	roles := []postgres.Role{{Name: "many-a", Password: "right"}, {Name: `many "b' \`, Password: `a'"\ $(b) :c`}, {Name: "many-c", Password: "ªﬁ"}}
+	var stored []postgres.Role
+	for _, role := range roles {
+		stored = append(stored, postgres.Role{Name: role.Name, Password: scram(t, role.Password)})
+	}
+	stored[2].Password = "ªﬁ" // which PostgreSQL prepares by itself
+	require.NoError(t, server.SetPasswords(t.Context(), stored))
+	let, err := server.Logins(t.Context(), append(roles, postgres.Role{Name: "many-a", Password: "wrong"}, roles[0]))
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true, true, false, true}, let)
+}
+
+func TestALoginThatFailsByAnythingButThePasswordIsAnError(t *testing.T) {
+	_, err := server.Query(t.Context(), "CREATE ROLE no_login PASSWORD 'x' NOLOGIN;")
+	require.NoError(t, err)
+	_, err = server.Logins(t.Context(), []postgres.Role{{Name: "no_login", Password: "x"}})
+	require.ErrorContains(t, err, "not permitted to log in")
 }
 
 func TestTheErrorOfARefusedStatementHoldsNoPassword(t *testing.T) {
