@@ -37,13 +37,15 @@ type Options struct {
 	Random io.Reader
 	Now    func() time.Time
 	// Retention is how long evidence lasts: an older operation without it is Expired, not Unattributed.
-	Retention  time.Duration
+	Retention time.Duration
+	// Gaps explain operations without an event; nil: none is known of.
+	Gaps       Gaps
 	Registerer prometheus.Registerer
 }
 
 // New returns the storage of credentials and their operations, by resource path.
 func New(o Options) map[string]rest.Storage {
-	s := &Storage{cluster: o.Cluster, viewer: viewer{now: o.Now, retention: o.Retention}}
+	s := &Storage{cluster: o.Cluster, viewer: viewer{now: o.Now, retention: o.Retention, gaps: o.Gaps}}
 	m := newMinter(o)
 	o.Registerer.MustRegister(findingsCollector{storage: s})
 	return map[string]rest.Storage{

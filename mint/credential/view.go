@@ -13,6 +13,7 @@ import (
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 )
@@ -27,6 +28,14 @@ func secretName(credential string) string { return credential + event.AccountSec
 type viewer struct {
 	now       func() time.Time
 	retention time.Duration
+	gaps      Gaps // nil: none is known of
+}
+
+// Gaps tell where parts of the audit log are known to be missing. They are asked at every read, so they answer from
+// memory, also while what they know it from is down.
+type Gaps interface {
+	// OpenGaps are those that no replay has closed.
+	OpenGaps() []gap.Gap
 }
 
 // view is the credential of an account Secret. Of what stands in the history annotation it shows only what agrees with
@@ -62,7 +71,7 @@ func (v viewer) view(secret *corev1.Secret, format string) *v1alpha1.Credential 
 	at := metav1.NewMicroTime(newest.At)
 	c.Status.Password = v1alpha1.PasswordStatus{Origin: newest.Operation.Origin(), At: &at, Revision: newest.Revision}
 	c.Status.History = v.operations(book, written)
-	c.Status.Findings = findings(secret, book, written, c.Status.History)
+	c.Status.Findings = v.findings(secret, book, written, c.Status.History)
 	return c
 }
 
@@ -143,7 +152,7 @@ func (v viewer) unmatched(entry ledger.Entry) history.Attribution {
 }
 
 // findings are the projector's, and those that depend on time or on nothing having come.
-func findings(secret *corev1.Secret, book ledger.Ledger, written history.History, operations []v1alpha1.Operation) []v1alpha1.Finding {
+func (v viewer) findings(secret *corev1.Secret, book ledger.Ledger, written history.History, operations []v1alpha1.Operation) []v1alpha1.Finding {
 	var all []v1alpha1.Finding
 	newest := book.Newest()
 	if book.StoredDigest(newest.AuditID, secret.Data[corev1.BasicAuthPasswordKey]) != newest.Stored {
@@ -157,6 +166,7 @@ func findings(secret *corev1.Secret, book ledger.Ledger, written history.History
 				Type: string(history.FindingUnattributed), Revision: o.Revision,
 				Message: fmt.Sprintf("no audit event for this %s: it did not pass the log, or the log lost it", strings.ToLower(o.Operation)),
 			})
+			all = append(all, v.inGap(o)...)
 		}
 	}
 	for _, f := range written.Findings {
@@ -165,6 +175,29 @@ func findings(secret *corev1.Secret, book ledger.Ledger, written history.History
 		}
 	}
 	return all
+}
+
+// inGap is the finding that the event of an unattributed operation may lie where part of the log is missing. It excuses
+// nobody: the operation stays unattributed.
+func (v viewer) inGap(o v1alpha1.Operation) []v1alpha1.Finding {
+	if v.gaps == nil {
+		return nil
+	}
+	for _, g := range v.gaps.OpenGaps() {
+		if g.Open() && g.Explains(o.At.Time) {
+			return []v1alpha1.Finding{{Type: string(history.FindingGap), Revision: o.Revision, Message: gapMessage(g)}}
+		}
+	}
+	return nil
+}
+
+func gapMessage(g gap.Gap) string {
+	bounds := "until " + g.End().UTC().Format(time.RFC3339)
+	if !g.From.IsZero() {
+		bounds = "from " + g.From.UTC().Format(time.RFC3339) + " " + bounds
+	}
+	return fmt.Sprintf("the audit log %q is missing %s (%s), and the audit event may lie there; a replay of the archive may close this gap",
+		g.Source, bounds, g.Reason)
 }
 
 // writtenByProjector are the findings that the history annotation may hold; the others are ours to compute.

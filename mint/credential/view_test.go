@@ -13,6 +13,7 @@ import (
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 )
@@ -104,6 +105,46 @@ func TestAnOperationWithoutAnEventIsAttributedByItsAge(t *testing.T) {
 	f(24*time.Hour, "Unattributed", true)
 	f(25*time.Hour, "Expired", false)
 	f(-time.Minute, "Pending", false)
+}
+
+type openGaps []gap.Gap
+
+func (g openGaps) OpenGaps() []gap.Gap { return g }
+
+func TestAnUnattributedOperationThatLiesInAnOpenGapSaysSo(t *testing.T) {
+	missing := gap.Gap{
+		Source: "file:audit.log", Reason: "rotated file is gone", From: minted.Add(-time.Minute), Until: minted.Add(time.Minute), FoundAt: minted.Add(time.Hour),
+	}
+	elsewhere, closed, endless := missing, missing, missing
+	elsewhere.From, elsewhere.Until = minted.Add(2*time.Minute), minted.Add(3*time.Minute)
+	closed.ClosedAt = minted
+	endless.From, endless.Until = time.Time{}, time.Time{}
+	f := func(age time.Duration, want []string, change func(*corev1.Secret), gaps ...gap.Gap) v1alpha1.CredentialStatus {
+		t.Helper()
+		v := viewer{now: func() time.Time { return minted.Add(age) }, retention: 24 * time.Hour, gaps: openGaps(gaps)}
+		c := v.view(mintedSecret(change), "scram-sha-256")
+		types := []string{}
+		for _, f := range c.Status.Findings {
+			types = append(types, f.Type)
+			assert.Equal(t, int64(2), f.Revision)
+		}
+		assert.Equal(t, want, types)
+		return c.Status
+	}
+	status := f(time.Hour, []string{"Unattributed", "Gap"}, withoutHistory, elsewhere, closed, missing, endless)
+	assert.Equal(t, "Unattributed", status.History[0].Attribution)
+	assert.Empty(t, status.History[0].By)
+	assert.Equal(t, `the audit log "file:audit.log" is missing from 2026-03-01T11:59:00Z until 2026-03-01T12:01:00Z (rotated file is gone), `+
+		`and the audit event may lie there; a replay of the archive may close this gap`, status.Findings[1].Message)
+	status = f(time.Hour, []string{"Unattributed", "Gap"}, withoutHistory, endless)
+	assert.Contains(t, status.Findings[1].Message, "is missing until 2026-03-01T13:00:00Z (")
+
+	f(time.Hour, []string{"Unattributed"}, withoutHistory)
+	f(time.Hour, []string{"Unattributed"}, withoutHistory, elsewhere, closed)
+	f(time.Minute, []string{}, withoutHistory, missing) // it is pending yet
+	status = f(time.Hour, []string{}, nil, missing)     // and an attributed one stays as it is
+	assert.Equal(t, "jane", status.History[0].By)
+	f(48*time.Hour, []string{}, withoutHistory, missing) // as does one whose evidence has expired
 }
 
 func TestTheViewShowsNoNameThatTheLedgerDidNotCommitTo(t *testing.T) {
