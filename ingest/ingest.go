@@ -11,6 +11,7 @@ import (
 	"context"
 
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/gap"
 )
 
 // A Publisher stores events durably.
@@ -18,6 +19,13 @@ type Publisher interface {
 	// Publish returns nil only when every event is durably stored. After an error some of them may be: whoever calls
 	// it publishes them again, and the events' identities tell the repetition.
 	Publish(ctx context.Context, events []event.Event) error
+}
+
+// A GapRecorder keeps what is known to be missing of a log.
+type GapRecorder interface {
+	// RecordGap returns nil only when the gap is durably kept. After an error it may be: whoever calls it records it
+	// again, and the gap's identity tells the repetition. What is gap.ErrInvalid never will be kept.
+	RecordGap(ctx context.Context, g gap.Gap) error
 }
 
 // Source is what an event's Source says: the kind of source ("file", "webhook") and which of them.
