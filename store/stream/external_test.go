@@ -49,10 +49,16 @@ func (n *natsServer) start() {
 	configuration := filepath.Join(n.store, "server.conf")
 	text := fmt.Sprintf("listen: 127.0.0.1:%s\njetstream { store_dir: %q, sync_interval: always }\n", n.port, n.store)
 	require.NoError(n.t, os.WriteFile(configuration, []byte(text), 0o600))
+	n.run(binary, configuration, n.url())
+}
+
+// run starts it and waits until it serves whoever the URL says.
+func (n *natsServer) run(binary, configuration, url string) {
+	n.t.Helper()
 	n.process = exec.Command(binary, "-c", configuration)
 	require.NoError(n.t, n.process.Start())
 	require.Eventually(n.t, func() bool {
-		conn, err := nats.Connect(n.url())
+		conn, err := nats.Connect(url)
 		if err == nil {
 			conn.Close()
 		}

@@ -58,12 +58,19 @@ func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 		return err
 	}
 	defer leave()
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	messages, err := s.encode(list)
 	if err != nil {
 		return err
 	}
 	err = s.send(ctx, messages)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		if s.options.Existing {
+			s.readyOn.Store(0)
+			return err
+		}
 		if ensureErr := s.ensure(ctx); ensureErr != nil {
 			return errors.Join(err, ensureErr)
 		}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -89,8 +90,9 @@ type Options struct {
 	// nothing behind for ever; 0: DefaultEvidenceAge.
 	EvidenceAge time.Duration
 	Replicas    int // of streams on an external cluster; 0: 1
-	// Existing is for those who read buckets of an external server and no more: Open succeeds though the server is not
-	// there yet, nothing is created, and nothing is looked after.
+	// Existing is for those who read buckets of an external server or publish to it, and no more: Open succeeds though
+	// the server is not there yet, nothing is created, and nothing is looked after. Publish fails until others have
+	// created streams and consumers.
 	Existing bool
 
 	Log        *slog.Logger          // nil: slog.Default()
@@ -111,6 +113,8 @@ type Stream struct {
 	lookup  sync.Mutex // one ensure at a time
 
 	evidence, gaps bucket
+
+	readyOn atomic.Uint64 // the connection, counted from 1, on which ready found everything
 
 	use    sync.RWMutex // held for reading by what Close has to wait for
 	closed bool         // guarded by use
@@ -219,8 +223,10 @@ func (s *Stream) Close() error {
 func (s *Stream) release() error {
 	var err error
 	if s.conn != nil {
-		if flushErr := s.conn.FlushTimeout(requestTimeout); flushErr != nil && s.conn.IsConnected() {
-			err = fmt.Errorf("flush the stream's connection: %w", flushErr)
+		if s.conn.IsConnected() { // else there is nobody to wait for
+			if flushErr := s.conn.FlushTimeout(requestTimeout); flushErr != nil && s.conn.IsConnected() {
+				err = fmt.Errorf("flush the stream's connection: %w", flushErr)
+			}
 		}
 		s.conn.Close()
 	}
