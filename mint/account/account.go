@@ -45,6 +45,9 @@ func Labels(release *cluster.Release, block definition.Block) map[string]string 
 		cluster.GroupLabel:   applicationGroup,
 		cluster.NameLabel:    release.Application,
 	})
+	if block.ValuesPath != "" {
+		labels[cluster.WatchLabel] = "Enabled"
+	}
 	return labels
 }
 

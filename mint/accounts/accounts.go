@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
@@ -37,7 +38,7 @@ const (
 
 // Options are what an accounts role needs.
 type Options struct {
-	// Cluster is run by the caller, after New.
+	// Cluster is run by the caller, after New. Its identity may also, in enrolled namespaces, patch HelmReleases.
 	Cluster *cluster.Cluster
 	// Client may, in enrolled namespaces, get, create, patch and delete Secrets, get, create, update and delete Roles and
 	// RoleBindings and create and patch Events, and in Namespace get, create and update ConfigMaps.
@@ -180,8 +181,8 @@ func (a *Accounts) work(ctx context.Context) bool {
 func (a *Accounts) retry(k key, err error) {
 	wait := a.retries.When(k)
 	a.queue.AddAfter(k, wait+rand.N(wait/2))
-	if errors.Is(err, errNotYet) {
-		a.metrics.reconciles.WithLabelValues("waiting").Inc()
+	if result := expected(err); result != "" {
+		a.metrics.reconciles.WithLabelValues(result).Inc()
 		return
 	}
 	a.metrics.reconciles.WithLabelValues("error").Inc()
@@ -191,6 +192,26 @@ func (a *Accounts) retry(k key, err error) {
 
 // errNotYet is returned for what will come right by itself, and is no fault.
 var errNotYet = errors.New("not yet")
+
+// expected is the result of a reconcile whose errors are all of those that need no words in the log, "" otherwise.
+func expected(err error) string {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		result := ""
+		for _, one := range joined.Unwrap() {
+			if result = expected(one); result == "" {
+				return ""
+			}
+		}
+		return result
+	}
+	switch {
+	case errors.Is(err, errNotYet):
+		return "waiting"
+	case errors.Is(err, errSource):
+		return "unknown"
+	}
+	return ""
+}
 
 // reconcile returns when the key is to be looked at again, 0 if not before something changes.
 func (a *Accounts) reconcile(ctx context.Context, k key) (time.Duration, error) {
@@ -252,55 +273,82 @@ func (a *Accounts) reconcileApplication(ctx context.Context, name types.Namespac
 	p := decide(ctx, s, a.Webhooks)
 	err = a.carryOut(ctx, s, &p, g)
 	a.report.tell(release, p.problems)
+	return a.nextLook(p), err
+}
+
+func (a *Accounts) nextLook(p plan) time.Duration {
+	next := inspection
 	if slices.ContainsFunc(p.problems, problem.inTheWay) {
-		return closeInspection, err
+		next = closeInspection
 	}
-	return inspection, err
+	if !p.again.IsZero() {
+		next = min(next, max(p.again.Sub(a.Now()), time.Second))
+	}
+	return next
 }
 
 // carryOut does what is planned, whatever of it fails.
 func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) error {
-	if p.unknown {
-		return nil // which accounts there are
-	}
-	var failures []error
-	if g.foreign {
+	failures := []error{a.spareHeld(ctx, s, p)}
+	d, err := a.planDelivery(ctx, s, p, g)
+	failures = append(failures, err)
+	switch {
+	case p.unknown: // which accounts there are
+		return errors.Join(append(failures, a.deliver(ctx, s, p, d), errSource)...)
+	case g.foreign:
 		p.problems = append(p.problems, foreignRole(grantName(s.release)))
-	} else {
-		failures = append(failures, a.grantAndSeed(ctx, s, p, g))
+	default:
+		// The record goes before the first Secret and before what it counts; the grant before there is something to read.
+		if err = a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err == nil {
+			s.secrets, err = a.seedAll(ctx, s, p)
+		} else {
+			d = delivery{}
+		}
+		failures = append(failures, err)
 	}
-	for _, r := range p.repair {
-		failures = append(failures, a.repair(ctx, s, r))
-	}
-	failures = append(failures, a.remove(ctx, s, p.remove))
+	failures = append(failures, a.deliver(ctx, s, p, d), a.repairAll(ctx, s, p), a.remove(ctx, s, p.remove))
 	if p.waiting {
 		failures = append(failures, fmt.Errorf("the Secrets of an earlier application of this name are still being collected: %w", errNotYet))
 	}
 	return errors.Join(failures...)
 }
 
-// grantAndSeed writes the record before the first Secret, and the grant before there is something to read. What is in
-// the way of seeding is not in the way of the grant: an account is minted without having been seeded too.
-func (a *Accounts) grantAndSeed(ctx context.Context, s situation, p *plan, g grant) error {
+// spareHeld leaves out of what is seeded what has a password elsewhere. If that is not known nothing is seeded; but what
+// is in the way of seeding is not in the way of the grant: an account is minted without having been seeded too.
+func (a *Accounts) spareHeld(ctx context.Context, s situation, p *plan) error {
+	if len(p.seed) == 0 {
+		return nil
+	}
+	held, err := a.held(ctx, s.release)
+	if err != nil {
+		p.seed = nil
+		return err
+	}
+	p.spare(held)
+	return nil
+}
+
+// seedAll creates what is to be seeded and returns the account Secrets that there are now.
+func (a *Accounts) seedAll(ctx context.Context, s situation, p *plan) ([]*corev1.Secret, error) {
+	secrets := slices.Clip(s.secrets)
 	var failures []error
-	if len(p.seed) > 0 {
-		held, err := a.held(ctx, s.release)
-		if err != nil {
-			p.seed = nil
-			failures = append(failures, err)
-		} else {
-			p.spare(held)
-		}
-	}
-	if err := a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err != nil {
-		return errors.Join(append(failures, err)...)
-	}
 	for _, account := range p.seed {
-		foreign, err := a.seed(ctx, s, account)
+		is, foreign, err := a.seed(ctx, s, account)
 		failures = append(failures, err)
-		if foreign {
+		switch {
+		case foreign:
 			p.problems = append(p.problems, foreignSecret(account.SecretName))
+		case is != nil:
+			secrets = append(secrets, is)
 		}
+	}
+	return secrets, errors.Join(failures...)
+}
+
+func (a *Accounts) repairAll(ctx context.Context, s situation, p *plan) error {
+	var failures []error
+	for _, secret := range p.repair {
+		failures = append(failures, a.repair(ctx, s, secret))
 	}
 	return errors.Join(failures...)
 }

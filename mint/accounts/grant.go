@@ -23,6 +23,8 @@ const (
 	foundAnnotation = "credentials.cozystack.io/found"
 	// sightAnnotation holds the first sight of the kind's block under which that list was made.
 	sightAnnotation = "credentials.cozystack.io/first-sight"
+	// valuesAnnotation holds the JSON of a valuesRecord, if there is something to remember.
+	valuesAnnotation = "credentials.cozystack.io/values"
 	// noSecret is what no Secret can be called.
 	noSecret = "_"
 )
@@ -80,13 +82,17 @@ func guarded(role *rbacv1.Role, release *cluster.Release) bool {
 	})
 }
 
-// readRecord reads a record. One that cannot be read is none: then all accounts of an older application are found.
+// readRecord reads a record. One that cannot be read is none: then all accounts of an older application are found, and
+// what was put into its values counts as never put there.
 func readRecord(role *rbacv1.Role) record {
 	var r record
 	if json.Unmarshal([]byte(role.Annotations[foundAnnotation]), &r.found) != nil {
 		return record{}
 	}
 	r.sight, _ = time.Parse(time.RFC3339, role.Annotations[sightAnnotation])
+	if json.Unmarshal([]byte(role.Annotations[valuesAnnotation]), &r.values) != nil {
+		r.values = valuesRecord{}
+	}
 	return r
 }
 
@@ -149,8 +155,16 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 	if err != nil {
 		return err
 	}
+	values, err := json.Marshal(r.values)
+	if err != nil {
+		return err
+	}
 	next.Annotations[foundAnnotation] = string(found)
 	next.Annotations[sightAnnotation] = r.sight.UTC().Format(time.RFC3339)
+	delete(next.Annotations, valuesAnnotation)
+	if !r.values.isZero() {
+		next.Annotations[valuesAnnotation] = string(values)
+	}
 	if !account.Owned(next, release) {
 		next.OwnerReferences = append(next.OwnerReferences, account.Owner(release))
 	}

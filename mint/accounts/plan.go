@@ -13,6 +13,7 @@ import (
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/store/ledger"
 )
 
 // A situation is all that decides what is to be done for one application.
@@ -28,6 +29,8 @@ type situation struct {
 type record struct {
 	sight time.Time // the first sight of the kind's block under which it was recorded; zero: never recorded
 	found []string  // the names of the accounts that ran before that, or whose password is kept elsewhere; sorted
+
+	values valuesRecord
 }
 
 // A plan is what is to be done.
@@ -39,6 +42,7 @@ type plan struct {
 	repair   []*corev1.Secret     // whose labels or owner have been changed
 	remove   []*corev1.Secret     // whose account is no longer declared
 	waiting  bool                 // for a Secret of an earlier application to go
+	again    time.Time            // when to look again, if it is known
 	problems []problem
 }
 
@@ -113,13 +117,14 @@ func (p *plan) secretNames() []string {
 }
 
 // newRecord is the application's record under the present first sight of its kind's block. An application that is older
-// than that, and was not recorded since, has all its accounts found: whoever uses them has a password already.
+// than that, or came out of a backup, and was not recorded since, has all its accounts found: whoever uses them has a
+// password already.
 func (s situation) newRecord(accounts []definition.Account, refused []definition.Refused) record {
 	if s.record.sight.Equal(s.sight) {
 		return s.record
 	}
 	found := slices.Clone(s.record.found)
-	if !s.release.CreationTimestamp.After(s.sight.Add(tie)) {
+	if s.release.Restored || !s.release.CreationTimestamp.After(s.sight.Add(tie)) {
 		for _, a := range accounts {
 			found = append(found, a.Name)
 		}
@@ -130,7 +135,7 @@ func (s situation) newRecord(accounts []definition.Account, refused []definition
 		}
 	}
 	slices.Sort(found)
-	return record{sight: s.sight, found: slices.Compact(found)}
+	return record{sight: s.sight, found: slices.Compact(found), values: s.record.values}
 }
 
 // ofRelease are the account Secrets of the application's name by their account's part.
@@ -191,13 +196,24 @@ func ofEarlierApplication(object metav1.Object, release *cluster.Release) bool {
 	return false
 }
 
-// ours reports whether an account Secret is this application's: owned by it, or come after it and owned by nobody.
+// ours reports whether an account Secret is this application's: owned by it, or owned by nobody and either come after it
+// or as mintlog wrote it. The last is what a restore brings back that brought the HelmRelease back later.
 func ours(secret *corev1.Secret, release *cluster.Release) bool {
 	if secret.Type != corev1.SecretTypeBasicAuth {
 		return false
 	}
 	return account.Owned(secret, release) ||
-		len(secret.OwnerReferences) == 0 && !secret.CreationTimestamp.Time.Before(release.CreationTimestamp)
+		len(secret.OwnerReferences) == 0 && (!secret.CreationTimestamp.Time.Before(release.CreationTimestamp) || intact(secret))
+}
+
+// intact reports whether a Secret holds what the newest entry of its ledger wrote.
+func intact(secret *corev1.Secret) bool {
+	book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
+	if err != nil {
+		return false
+	}
+	newest := book.Newest()
+	return newest.Stored == book.StoredDigest(newest.AuditID, secret.Data[corev1.BasicAuthPasswordKey])
 }
 
 // drifted reports whether labels or owner are other than they should be.

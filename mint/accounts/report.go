@@ -3,6 +3,7 @@ package accounts
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,8 @@ const (
 	reasonRefused       = "AccountRefused"
 	reasonForeignSecret = "ForeignSecret"
 	reasonForeignRole   = "ForeignRole"
+	reasonNotInValues   = "PasswordNotInValues"
+	reasonTakenAway     = "ValuesTakenAway"
 )
 
 // A problem is what an application's owner should know.
@@ -40,6 +43,25 @@ func foreignSecret(name string) problem {
 func foreignRole(name string) problem {
 	return problem{reasonForeignRole, fmt.Sprintf("the Role %s is not this application's, or not as mintlog wrote it, and is left alone: "+
 		"accounts are minted but not seeded, and their histories stay Unattributed, until it is removed with every RoleBinding to it", name)}
+}
+
+// valuesProblem is why a stored form does not reach the application.
+func valuesProblem(why string) problem {
+	return problem{reasonNotInValues, "a password does not reach the application through its values: " + why}
+}
+
+// takenAway says whose the field spec.valuesFrom is, from which these Secrets' entries were taken too often.
+func takenAway(secrets, managers []string) problem {
+	named := strings.Join(secrets[:min(len(secrets), namedInEvent)], ", ")
+	if more := len(secrets) - namedInEvent; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	who := "whom its managedFields do not name"
+	if len(managers) > 0 {
+		who = fmt.Sprintf("and the field is managed by %q", managers)
+	}
+	return problem{reasonTakenAway, fmt.Sprintf("somebody takes the entries of %s out of spec.valuesFrom, %s: they were put back %d times within an hour and are left out for now; "+
+		"new passwords do not reach the application meanwhile", named, who, putBacks)}
 }
 
 // reports tells of each problem once, until it has gone and come back.
@@ -109,7 +131,7 @@ func newMetrics() *metrics {
 	return &metrics{
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_accounts_reconciles_total",
-			Help: "Times that an application or a kind was looked at, by result: ok, waiting, error.",
+			Help: "Times that an application or a kind was looked at, by result: ok, waiting, unknown (a source failed), error.",
 		}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mintlog_accounts_reconcile_duration_seconds",
@@ -118,7 +140,7 @@ func newMetrics() *metrics {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_accounts_writes_total",
-			Help: "Writes that were done, by object (secret, role, rolebinding, configmap) and verb (create, write, repair, delete).",
+			Help: "Writes that were done, by object (secret, role, rolebinding, configmap, helmrelease) and verb (create, write, repair, delete, put back).",
 		}, []string{"object", "verb"}),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_accounts_problems_total",

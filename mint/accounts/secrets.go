@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,33 +54,31 @@ func (a *Accounts) keysOf(ctx context.Context, namespace, name string) (map[stri
 	return keys, nil
 }
 
-// seed creates the account Secret of a new account, with the stored form of a password that nobody sees. It returns
-// whether a Secret of that name was there that is not this application's.
-func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account) (foreign bool, err error) {
+// seed creates the account Secret of a new account, with the stored form of a password that nobody sees. It returns the
+// Secret that is there now, and whether that is not an account Secret.
+func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account) (is *corev1.Secret, foreign bool, err error) {
 	secret, err := a.newSecret(ctx, s, acc)
 	if err != nil {
-		return false, fmt.Errorf("make the account Secret %s: %w", acc.SecretName, err)
+		return nil, false, fmt.Errorf("make the account Secret %s: %w", acc.SecretName, err)
 	}
 	client := a.Client.CoreV1().Secrets(secret.Namespace)
-	_, err = client.Create(ctx, secret, metav1.CreateOptions{})
+	is, err = client.Create(ctx, secret, metav1.CreateOptions{})
 	if err == nil {
 		a.metrics.wrote("secret", "create")
-		return false, nil
+		return is, false, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		return false, fmt.Errorf("create the account Secret %s: %w", acc.SecretName, quiet(err))
+		return nil, false, fmt.Errorf("create the account Secret %s: %w", acc.SecretName, quiet(err))
 	}
-	is, err := client.Get(ctx, secret.Name, metav1.GetOptions{})
+	is, err = client.Get(ctx, secret.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("the account Secret %s has just gone: %w", acc.SecretName, errNotYet)
+		return nil, false, fmt.Errorf("the account Secret %s has just gone: %w", acc.SecretName, errNotYet)
 	}
 	if err != nil {
-		return false, fmt.Errorf("read the account Secret %s: %w", acc.SecretName, quiet(err))
+		return nil, false, fmt.Errorf("read the account Secret %s: %w", acc.SecretName, quiet(err))
 	}
-	if is.Labels[cluster.AccountLabel] == "true" {
-		return false, nil // a mint's, or an earlier application's; the cache will tell
-	}
-	return true, nil
+	// One that is labelled is a mint's, or an earlier application's; the cache will tell.
+	return is, is.Labels[cluster.AccountLabel] != "true", nil
 }
 
 func (a *Accounts) newSecret(ctx context.Context, s situation, acc definition.Account) (*corev1.Secret, error) {
@@ -152,6 +151,11 @@ func (a *Accounts) remove(ctx context.Context, s situation, secrets []*corev1.Se
 	s.release, s.block = release, d.Block
 	var failures []error
 	for _, secret := range decide(ctx, s, a.Webhooks).remove {
+		if slices.ContainsFunc(release.ValuesFrom, sameSecret(cluster.ValuesEntry{Secret: secret.Name})) {
+			// Without it the release could not be upgraded.
+			failures = append(failures, fmt.Errorf("the HelmRelease still takes values from the Secret %s: %w", secret.Name, errNotYet))
+			continue
+		}
 		uid := secret.UID
 		err := a.Client.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		switch {

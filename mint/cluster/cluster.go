@@ -48,7 +48,8 @@ type Options struct {
 // Notify tells what has changed. Its functions are called one at a time or at once, and must not block.
 type Notify struct {
 	// Release is called with a HelmRelease's key when it, its definition or one of its account Secrets comes, goes or
-	// changes in what an account depends on, and when its namespace becomes readable.
+	// changes in what an account depends on, and when its namespace becomes readable. For a kind whose stored forms go into
+	// the values, an operation on one of its accounts is such a change.
 	Release func(release types.NamespacedName)
 	// Kind is called when a kind's definition comes, goes or changes.
 	Kind func(kind string)
@@ -218,7 +219,7 @@ func (c *Cluster) Live(ctx context.Context, r *Release) (*Release, *Definition, 
 	if known.Err != nil { // it may be two
 		return nil, nil, fmt.Errorf("the kind %s is not served: %w", r.Kind, known.Err)
 	}
-	release, err := c.objects.Resource(ReleaseResource).Namespace(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	release, err := c.HelmReleases(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the HelmRelease %s: %w", r.Name, err)
 	}
@@ -226,7 +227,12 @@ func (c *Cluster) Live(ctx context.Context, r *Release) (*Release, *Definition, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the ApplicationDefinition %s: %w", known.Name, err)
 	}
-	return readRelease(release), readDefinition(definition), nil
+	return ReadRelease(release), readDefinition(definition), nil
+}
+
+// HelmReleases asks the API server itself, with the identity of the caches, about the HelmReleases of a namespace.
+func (c *Cluster) HelmReleases(namespace string) dynamic.ResourceInterface {
+	return c.objects.Resource(ReleaseResource).Namespace(namespace)
 }
 
 // Kinds returns the kinds that have a definition, sorted.

@@ -42,13 +42,28 @@ type Release struct {
 	ValuesErr         error     // why the values cannot be read: then nothing is known of its accounts
 	CreationTimestamp time.Time // whole seconds of the API server's clock
 	Deleting          bool
+	Restored          bool // it came out of a backup: it is older than its CreationTimestamp
+
+	ValuesFrom []ValuesEntry // those of spec.valuesFrom that bring accounts' stored forms, in order
+	Requested  string        // what stands under RequestedAnnotation
+	Suspended  bool          // Flux leaves it alone
+	Deployed   time.Time     // when what runs was deployed, zero if that is not known; whole seconds of Flux's clock
 }
 
-// same reports whether two states of an application say the same.
+// same reports whether two states of an application say the same, but for what wakes nobody: what was asked of Flux, and
+// how far it has come.
 func (r *Release) same(other *Release) bool {
+	return slices.Equal(r.ValuesFrom, other.ValuesFrom) && r.Declares(other)
+}
+
+// Declares reports whether two states of an application are of one and declare the same accounts.
+func (r *Release) Declares(other *Release) bool {
 	a, b := *r, *other
 	sameTime := a.CreationTimestamp.Equal(b.CreationTimestamp)
-	a.CreationTimestamp, b.CreationTimestamp = time.Time{}, time.Time{}
+	for _, one := range []*Release{&a, &b} {
+		one.CreationTimestamp, one.Deployed = time.Time{}, time.Time{}
+		one.ValuesFrom, one.Requested, one.Suspended = nil, "", false
+	}
 	return sameTime && reflect.DeepEqual(a, b)
 }
 
@@ -94,17 +109,20 @@ func transformRelease(o any) (any, error) {
 	if !ok {
 		return o, nil // seen before
 	}
-	return &releaseObject{ObjectMeta: keptMeta(u), release: readRelease(u)}, nil
+	return &releaseObject{ObjectMeta: keptMeta(u), release: ReadRelease(u)}, nil
 }
 
-func readRelease(u *unstructured.Unstructured) *Release {
+// ReadRelease reads a HelmRelease. What is returned shares the values of u.
+func ReadRelease(u *unstructured.Unstructured) *Release {
 	values, err := readValues(u)
 	labels := u.GetLabels()
 	return &Release{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
 		Kind: labels[KindLabel], Application: labels[NameLabel],
 		Values: values, ValuesErr: err, CreationTimestamp: u.GetCreationTimestamp().Time,
-		Deleting: u.GetDeletionTimestamp() != nil,
+		Deleting: u.GetDeletionTimestamp() != nil, Restored: labels[restoreLabel] != "",
+		ValuesFrom: readEntries(u), Requested: u.GetAnnotations()[RequestedAnnotation],
+		Suspended: readSuspended(u), Deployed: readDeployed(u),
 	}
 }
 

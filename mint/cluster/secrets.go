@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/store/ledger"
 )
 
 // AccountLabel is "true" on every account Secret, and what the caches select by.
@@ -150,7 +151,7 @@ func (c *Cluster) giveUpIdle(ctx context.Context) {
 func (c *Cluster) secretChanged(before, after any) {
 	old, _ := before.(*corev1.Secret)
 	now, _ := after.(*corev1.Secret)
-	if old != nil && now != nil && sameAccount(old, now) {
+	if old != nil && now != nil && sameAccount(old, now) && (sameLedger(old, now) || !c.throughValues(now)) {
 		return // an operation or its history, which changes no account
 	}
 	for _, s := range []*corev1.Secret{now, old} {
@@ -175,6 +176,21 @@ func sameAccount(a, b *corev1.Secret) bool {
 	return a.UID == b.UID && a.Type == b.Type && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
 		string(a.Data[corev1.BasicAuthUsernameKey]) == string(b.Data[corev1.BasicAuthUsernameKey]) &&
 		equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+}
+
+func sameLedger(a, b *corev1.Secret) bool {
+	return a.Annotations[ledger.Annotation] == b.Annotations[ledger.Annotation]
+}
+
+// throughValues reports whether the stored form of an account Secret goes into its application's values.
+func (c *Cluster) throughValues(secret *corev1.Secret) bool {
+	name, _, _ := definition.SplitSecretName(secret.Name)
+	release, ok := c.Release(secret.Namespace, name)
+	if !ok {
+		return false
+	}
+	d, ok := c.Definition(release.Kind)
+	return ok && d.Block.ValuesPath != ""
 }
 
 // A namespaceWatch keeps the account Secrets of one namespace, as long as they may be read.
