@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/store/archive"
+	"github.com/mintlog/mintlog/store/event"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// asked are requests of all sorts, newest first.
+func asked() []archive.Asked {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 123456000, time.UTC)
+	request := func(i int, credential, subresource, user string) archive.Asked {
+		received := at.Add(-time.Duration(i) * time.Minute)
+		return archive.Asked{Event: event.Event{
+			AuditID: "00000000-0000-4000-8000-00000000000" + string(rune('0'+i)), Stage: event.ResponseComplete, Verb: "create",
+			User: event.User{Username: user}, SourceIPs: []string{"1.2.3.4", "10.0.0.7"}, UserAgent: "kubectl/v1.37",
+			ObjectRef: &event.ObjectRef{
+				APIGroup: event.Group, Resource: event.Resource, Subresource: subresource, Namespace: "tenant-acme", Name: credential,
+			},
+			ResponseStatus: &event.ResponseStatus{Code: 201}, Annotations: map[string]string{event.DecisionAnnotation: "allow"},
+			RequestReceivedTimestamp: received, StageTimestamp: received.Add(time.Millisecond),
+		}}
+	}
+	certified := request(0, "postgres-orders.app", "mint", "jane")
+	certified.Event.User.Extra = map[string][]string{"authentication.kubernetes.io/credential-id": {"X509SHA256=0f"}}
+	certified.Commit = &event.Event{ObjectRef: &event.ObjectRef{UID: "u-1"}}
+	robot := request(1, "postgres-orders.report-reader", "revoke", "system:serviceaccount:tenant-acme:tenant-acme")
+	robot.Event.User.Extra = map[string][]string{
+		"authentication.kubernetes.io/credential-id": {"JTI=7"}, "authentication.kubernetes.io/pod-name": {"ci-1"},
+		"authentication.kubernetes.io/node-name": {"node-a"},
+	}
+	through := request(2, "postgres-orders.app", "mint", "root")
+	through.Event.ImpersonatedUser = &event.User{Username: "olga", Extra: map[string][]string{"authentication.kubernetes.io/credential-id": {"of nobody"}}}
+	through.Event.ResponseStatus.Code = 503
+	received := request(3, "postgres-orders.app", "mint", "jane")
+	received.Event.Stage, received.Event.ResponseStatus, received.Event.Annotations = event.RequestReceived, nil, nil
+	refused := request(4, "postgres-orders.app", "mint", "ivan")
+	refused.Event.ResponseStatus.Code, refused.Event.Annotations = 403, nil
+	hostile := request(5, "postgres-orders.app", "mint", "=cmd|'/c calc'!A1\x1b[2J\nroot \u202e")
+	return []archive.Asked{certified, robot, through, received, refused, hostile}
+}
+
+func answered(t *testing.T, output string) string {
+	t.Helper()
+	var out bytes.Buffer
+	print, err := newAnswers(output, &out)
+	require.NoError(t, err)
+	for _, a := range asked() {
+		require.NoError(t, print.add(&a))
+	}
+	require.NoError(t, print.flush())
+	for _, r := range out.String() {
+		require.True(t, r == '\n' || unicode.IsPrint(r), "%q", r)
+	}
+	return out.String()
+}
+
+func TestWhoIsPrintedAsATableAsJSONAndAsCSVAndNothingActsOnTheTerminal(t *testing.T) {
+	for _, output := range []string{"table", "json", "csv"} {
+		path := filepath.Join("testdata", "who."+output)
+		got := answered(t, output)
+		if *update {
+			require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+		}
+		want, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, string(want), got, path)
+	}
+}
+
+func TestNamesComeOutOfJSONAsTheyAre(t *testing.T) {
+	want := asked()
+	for i, line := range strings.Split(strings.TrimSpace(answered(t, "json")), "\n") {
+		var got answer
+		require.NoError(t, json.Unmarshal([]byte(line), &got))
+		assert.Equal(t, want[i].Event.EffectiveUser(), got.Who)
+		assert.True(t, want[i].Event.RequestReceivedTimestamp.Equal(got.Time))
+	}
+}
+
+func TestASpreadsheetTakesNoNameForAFormula(t *testing.T) {
+	rows, err := csv.NewReader(strings.NewReader(answered(t, "csv"))).ReadAll()
+	require.NoError(t, err)
+	assert.Equal(t, answerColumns, rows[0])
+	assert.Len(t, rows, len(asked())+1)
+	for _, row := range rows {
+		for _, cell := range row {
+			assert.False(t, cell != "" && strings.ContainsAny(cell[:1], "=+-@"), cell)
+		}
+	}
+}
+
+func TestWhatChangedNothingIsLeftOutUnlessAskedFor(t *testing.T) {
+	f := func(denied bool, want ...archive.Effect) {
+		t.Helper()
+		var got []archive.Effect
+		for _, a := range append(asked(), func() archive.Asked {
+			dry := asked()[0]
+			dry.Commit, dry.Event.RequestURI = nil, "/x?dryRun=All"
+			return dry
+		}()) {
+			if (&whoFlags{denied: denied}).wanted(&a) {
+				got = append(got, a.Effect())
+			}
+		}
+		assert.Equal(t, want, got)
+	}
+	f(false, archive.Done, archive.Reported, archive.Unknown, archive.Unknown, archive.Reported)
+	f(true, archive.Refused)
+}
