@@ -125,17 +125,36 @@ type streamFlags struct {
 }
 
 func (f *streamFlags) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&f.url, "nats", "", "URL of an external NATS with JetStream and sync_interval: always")
-	flags.StringVar(&f.credentials, "nats-credentials", "", "credentials file for --nats")
+	f.bindServer(flags)
 	flags.IntVar(&f.replicas, "nats-replicas", 1, "replicas of the streams in an external cluster")
 	flags.Int64Var(&f.maxBytes, "stream-max-bytes", stream.DefaultMaxBytes, "size at which the stream of events takes no more until it is read")
 	flags.Int64Var(&f.evidenceBytes, "evidence-max-bytes", stream.DefaultEvidenceBytes, "size at which no more evidence is kept: histories are still written, and lose their older names at the next operation")
 }
 
+// bindServer is for those who use what stands on a server and need not know how it was made.
+func (f *streamFlags) bindServer(flags *pflag.FlagSet) {
+	flags.StringVar(&f.url, "nats", "", "URL of an external NATS with JetStream and sync_interval: always")
+	flags.StringVar(&f.credentials, "nats-credentials", "", "credentials file for --nats")
+}
+
 // bindEmbedded adds what an embedded stream needs.
 func (f *streamFlags) bindEmbedded(flags *pflag.FlagSet) {
 	f.bind(flags)
+	f.bindState(flags)
+}
+
+func (f *streamFlags) bindState(flags *pflag.FlagSet) {
 	flags.StringVar(&f.state, "state", "/var/lib/mintlog", "directory for the embedded stream and ingest's checkpoint")
+}
+
+// openExisting is the external stream, for reading what others have created. It succeeds while the server is down.
+func (f *streamFlags) openExisting(ctx context.Context, p runtime) (*stream.Stream, error) {
+	s, err := stream.Open(ctx, stream.Options{URL: f.url, CredentialsFile: f.credentials, Existing: true, Log: p.log})
+	if err != nil {
+		return nil, fmt.Errorf("--nats: %w", err)
+	}
+	*p.closers = append(*p.closers, s.Close)
+	return s, nil
 }
 
 func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, error) {
@@ -150,6 +169,9 @@ func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, erro
 		o.Directory = f.streamDirectory()
 	}
 	s, err := stream.Open(ctx, o)
+	if errors.Is(err, stream.ErrLocked) {
+		return nil, fmt.Errorf("--state %s: %w; is mintlog all running?", f.state, err)
+	}
 	if err != nil {
 		return nil, err
 	}

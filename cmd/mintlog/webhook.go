@@ -17,10 +17,12 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/mintlog/mintlog/ingest/webhook"
+	"github.com/mintlog/mintlog/store/stream"
 )
 
 // webhookFlags say where audit events are received, and from whom.
 type webhookFlags struct {
+	prefix            string // of the flags' names, where they stand beside those of others
 	address           string
 	certFile, keyFile string
 	clientCAFile      string
@@ -31,30 +33,54 @@ type webhookFlags struct {
 }
 
 func (f *webhookFlags) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&f.address, "address", ":9443", "address to listen on")
-	flags.StringVar(&f.certFile, "tls-cert-file", "", "serving certificate, PEM; a changed file is taken over without a restart")
-	flags.StringVar(&f.keyFile, "tls-private-key-file", "", "key of the serving certificate, PEM")
-	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "CA of the callers' certificates, PEM; use one that signs for kube-apiservers' webhooks alone")
-	flags.StringArrayVar(&f.clientNames, "client-name", nil, "common name of a caller's certificate that is let in; repeatable; default: all that the CA has signed")
-	flags.StringVar(&f.setAside, "set-aside", "/var/lib/mintlog/set-aside", "directory for events that cannot be used; they may hold what your audit policy records")
-	flags.Int64Var(&f.setAsideBytes, "set-aside-max-bytes", webhook.DefaultSetAsideBytes, "size of that directory, at which the oldest go")
-	flags.DurationVar(&f.retryAfter, "retry-after", webhook.DefaultRetryAfter, "for how long kube-apiservers are told to wait while the stream is down")
+	name := func(flag string) string { return f.prefix + flag }
+	flags.StringVar(&f.address, name("address"), ":9443", "address to listen on for audit events")
+	flags.StringVar(&f.certFile, name("tls-cert-file"), "", "serving certificate, PEM; a changed file is taken over without a restart")
+	flags.StringVar(&f.keyFile, name("tls-private-key-file"), "", "key of the serving certificate, PEM")
+	flags.StringVar(&f.clientCAFile, name("client-ca-file"), "", "CA of the callers' certificates, PEM; use one that signs for kube-apiservers' webhooks alone")
+	flags.StringArrayVar(&f.clientNames, name("client-name"), nil, "common name of a caller's certificate that is let in; repeatable; default: all that the CA has signed")
+	flags.StringVar(&f.setAside, name("set-aside"), "/var/lib/mintlog/set-aside", "directory for events that cannot be used; they may hold what your audit policy records")
+	flags.Int64Var(&f.setAsideBytes, name("set-aside-max-bytes"), webhook.DefaultSetAsideBytes, "size of that directory, at which the oldest go")
+	flags.DurationVar(&f.retryAfter, name("retry-after"), webhook.DefaultRetryAfter, "for how long kube-apiservers are told to wait while the stream is down")
+}
+
+// given reports whether any of the flags is: then all are needed that receiving takes.
+func (f *webhookFlags) given(flags *pflag.FlagSet) bool {
+	given := false
+	flags.Visit(func(flag *pflag.Flag) { given = given || strings.HasPrefix(flag.Name, f.prefix) })
+	return given
 }
 
 func (f *webhookFlags) validate() error {
+	flag := "--" + f.prefix
 	switch {
 	case f.clientCAFile == "":
-		return errors.New("--client-ca-file is needed: without it anybody could make up audit events")
+		return fmt.Errorf("%sclient-ca-file is needed: without it anybody could make up audit events", flag)
 	case f.certFile == "" || f.keyFile == "":
-		return errors.New("--tls-cert-file and --tls-private-key-file are needed: kube-apiserver sends events over TLS")
+		return fmt.Errorf("%stls-cert-file and %stls-private-key-file are needed: kube-apiserver sends events over TLS", flag, flag)
 	case f.setAside == "":
-		return errors.New("--set-aside is needed: it is a directory for events that cannot be used")
+		return fmt.Errorf("%sset-aside is needed: it is a directory for events that cannot be used", flag)
 	case f.setAsideBytes <= 0:
-		return fmt.Errorf("--set-aside-max-bytes %d: it is more than 0", f.setAsideBytes)
+		return fmt.Errorf("%sset-aside-max-bytes %d: it is more than 0", flag, f.setAsideBytes)
 	case f.retryAfter < time.Second:
-		return fmt.Errorf("--retry-after %s: it is at least 1s", f.retryAfter)
+		return fmt.Errorf("%sretry-after %s: it is at least 1s", flag, f.retryAfter)
 	}
 	return nil
+}
+
+// parts are one receiver. It ends by itself behind the requests in hand.
+func (f *webhookFlags) parts(p runtime, s *stream.Stream) ([]part, error) {
+	receiver, err := webhook.New(webhook.Options{
+		Address: f.address, CertFile: f.certFile, KeyFile: f.keyFile,
+		ClientCAFile: f.clientCAFile, ClientNames: f.clientNames, Publisher: s,
+		SetAside: f.setAside, SetAsideBytes: f.setAsideBytes, RetryAfter: f.retryAfter,
+		Log: p.log.With("part", "ingest-webhook"), Registerer: p.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.log.Info("receiving audit events", "address", receiver.Address().String())
+	return []part{receiver.Run}, nil
 }
 
 func webhookCommand() *cobra.Command {
@@ -82,17 +108,7 @@ the audit log's files as well where an outage may be longer.`,
 				if err != nil {
 					return nil, err
 				}
-				receiver, err := webhook.New(webhook.Options{
-					Address: receive.address, CertFile: receive.certFile, KeyFile: receive.keyFile,
-					ClientCAFile: receive.clientCAFile, ClientNames: receive.clientNames, Publisher: s,
-					SetAside: receive.setAside, SetAsideBytes: receive.setAsideBytes, RetryAfter: receive.retryAfter,
-					Log: p.log.With("part", "ingest-webhook"), Registerer: p.registry,
-				})
-				if err != nil {
-					return nil, err
-				}
-				p.log.Info("receiving audit events", "address", receiver.Address().String())
-				return []part{receiver.Run}, nil
+				return receive.parts(p, s)
 			})
 		},
 	}

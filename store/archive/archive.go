@@ -128,10 +128,15 @@ func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error)
 // It asks for page after page, each read before its events are handled: a handler may take its time, and VictoriaLogs
 // ends what takes longer than 30 s.
 func (a *Archive) Query(ctx context.Context, q Query, handle func(event.Event) error) error {
+	return a.query(ctx, q, 1, handle)
+}
+
+// query asks for each page so many times.
+func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(event.Event) error) error {
 	found := &results{query: q, handle: handle}
 	size := cmp.Or(q.page, pageSize)
 	for {
-		page, err := a.page(ctx, q, size)
+		page, err := a.patiently(ctx, q, size, tries)
 		if err != nil {
 			return err
 		}
@@ -286,6 +291,59 @@ func presentQuery(list []reference) string {
 		fieldEventID + ":in(" + strings.Join(ids, ",") + ") | uniq by (" + fieldEventID + ")"
 }
 
+// idBytesPerQuery is how long the audit ids of one query may be together, which clients choose.
+const idBytesPerQuery = 6 << 10
+
+// foreign returns the identities of those events that another pipeline has put into the archive.
+func (a *Archive) foreign(ctx context.Context, list []event.Event) (map[string]bool, error) {
+	found := map[string]bool{}
+	for len(list) > 0 {
+		wanted := map[string]bool{}
+		first, last, bytes := rowTime(&list[0]), rowTime(&list[0]), 0
+		var ids []string
+		for len(list) > 0 && len(ids) < idsPerQuery && bytes < idBytesPerQuery {
+			e := &list[0]
+			list = list[1:]
+			id := quote(e.AuditID)
+			if len(id) > idBytesPerQuery {
+				continue // and is inserted, at worst for the second time
+			}
+			wanted[e.Identity()] = true
+			ids, bytes = append(ids, id), bytes+len(id)
+			first, last = minTime(first, rowTime(e)), maxTime(last, rowTime(e))
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		query := timeFilter(first.Add(-time.Microsecond), last.Add(2*time.Microsecond)) + " _stream:{log_source=" + quote(logSource) + "} " +
+			fieldEventID + ":=" + quote("") + " " + fieldAuditID + ":in(" + strings.Join(ids, ",") + ")"
+		err := a.rows(ctx, query, func(r row) error {
+			if e, err := fromRow(r); err == nil && wanted[e.Identity()] {
+				found[e.Identity()] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // show makes VictoriaLogs show at once what it took. It may not be allowed to.
 func (a *Archive) show(ctx context.Context) error {
 	const doing = "make the archive show what it has"
@@ -298,36 +356,4 @@ func (a *Archive) show(ctx context.Context) error {
 		return err
 	}
 	return answer.Close()
-}
-
-// replayBatch is how many events ReplayInto publishes at a time.
-const replayBatch = 500
-
-// ReplayInto publishes the events that the query asks for, in bounded batches, and returns how many. Each bears Source
-// "archive".
-func (a *Archive) ReplayInto(ctx context.Context, q Query, publish func(context.Context, []event.Event) error) (int, error) {
-	count := 0
-	batch := make([]event.Event, 0, replayBatch)
-	flush := func() error {
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := publish(ctx, batch); err != nil {
-			return fmt.Errorf("publish what the archive has: %w", err)
-		}
-		count += len(batch)
-		batch = make([]event.Event, 0, replayBatch)
-		return nil
-	}
-	err := a.Query(ctx, q, func(e event.Event) error {
-		batch = append(batch, e)
-		if len(batch) < replayBatch {
-			return nil
-		}
-		return flush()
-	})
-	if err != nil {
-		return count, err
-	}
-	return count, flush()
 }

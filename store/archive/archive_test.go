@@ -143,17 +143,7 @@ func TestAnEventInsertedTwiceOrWrittenByAnotherPipelineTooComesOnce(t *testing.T
 	for range 3 {
 		require.NoError(t, insert(t, v.archive(), list))
 	}
-	var lines [][]byte
-	for i := range list {
-		r := toRow(&list[i])
-		for _, ours := range []string{"eventID", "operation", "source", "requestReceivedTimestamp"} {
-			delete(r, ours)
-		}
-		line, err := encodeRow(r)
-		require.NoError(t, err)
-		lines = append(lines, line)
-	}
-	require.NoError(t, v.archive().insertLines(t.Context(), lines))
+	v.insertForeign(list...)
 	assert.Equal(t, 200, v.rows())
 	got := identities(query(t, v.archive(), Query{}))
 	slices.Reverse(got)
@@ -256,29 +246,6 @@ func TestAQueryThatVictoriaLogsDoesNotUnderstandIsAnErrorThatSaysWhy(t *testing.
 	assert.ErrorContains(t, err, "nosuchpipe")
 }
 
-func TestTheArchiveIsReplayedInBoundedBatchesEachEventOnce(t *testing.T) {
-	v := startVictoriaLogs(t)
-	list := mints(0, 2*replayBatch+1)
-	require.NoError(t, insert(t, v.archive(), list))
-	require.NoError(t, insert(t, v.archive(), list[:100]))
-	v.show()
-	var got []event.Event
-	count, err := v.archive().ReplayInto(t.Context(), Query{}, func(_ context.Context, batch []event.Event) error {
-		assert.LessOrEqual(t, len(batch), replayBatch)
-		got = append(got, batch...)
-		return nil
-	})
-	require.NoError(t, err)
-	assert.Equal(t, len(list), count)
-	assert.ElementsMatch(t, identities(list), identities(got))
-	assert.Equal(t, "archive", got[0].Source)
-
-	full := errors.New("full")
-	count, err = v.archive().ReplayInto(t.Context(), Query{}, func(context.Context, []event.Event) error { return full })
-	assert.ErrorIs(t, err, full)
-	assert.Zero(t, count)
-}
-
 func TestTheArchiveSaysWhichTimesItTakes(t *testing.T) {
 	v := startVictoriaLogs(t, "-retentionPeriod=2w", "-futureRetention=3d", "-maxBackfillAge=36h")
 	r, err := v.archive().retention(t.Context())
@@ -311,8 +278,7 @@ func TestAnEventOutsideTheRetentionIsNotTaken(t *testing.T) {
 	const day = 24 * time.Hour
 	f := func(r retention, age time.Duration, want bool) {
 		t.Helper()
-		e := event.Event{RequestReceivedTimestamp: now.Add(-age)}
-		assert.Equal(t, want, r.takes(&e, now), "%v at age %v", r, age)
+		assert.Equal(t, want, r.takes(now.Add(-age), now), "%v at age %v", r, age)
 	}
 	f(retention{}, 100*365*day, false) // before 1970
 	f(retention{}, 365*day, true)
@@ -322,6 +288,5 @@ func TestAnEventOutsideTheRetentionIsNotTaken(t *testing.T) {
 	f(retention{backfill: day}, day, true)
 	f(retention{future: 2 * day}, -2*day, true)
 	f(retention{future: 2 * day}, -3*day, false)
-	zero := event.Event{}
-	assert.False(t, retention{}.takes(&zero, now))
+	assert.False(t, retention{}.takes(time.Time{}, now))
 }

@@ -138,7 +138,7 @@ func NewArchiver(o ArchiverOptions) (*Archiver, error) {
 	return &Archiver{options: o, metrics: m}, nil
 }
 
-// Run archives until ctx is done and then returns nil. While VictoriaLogs is down the events stay in the stream.
+// Run archives events and gaps until ctx is done and then returns nil. While VictoriaLogs is down they stay in the stream.
 func (a *Archiver) Run(ctx context.Context) error {
 	// What an Archiver before this one sent in its last moment has to be visible before it is asked for.
 	sleep(ctx, a.options.Visible)
@@ -146,6 +146,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 	for _, consumer := range []stream.Consumer{stream.ArchiverEvents, stream.ArchiverIntents, stream.ArchiverAttempts} {
 		running.Go(func() { a.newFill(consumer).run(ctx) })
 	}
+	running.Go(func() { a.archiveGaps(ctx) })
 	running.Wait()
 	return nil
 }
@@ -269,14 +270,17 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 	}
 	f.doubtful = false
 	f.metrics.found.Add(float64(len(present)))
+	if err := f.leaveForeign(ctx, list, present, fresh); err != nil {
+		return err
+	}
 	bounds := f.bounds(ctx)
 	var lines [][]byte
 	for i := range list {
 		id := references[i].identity
-		if present[id] {
+		if present[id] || fresh[id] == nil {
 			continue
 		}
-		if !bounds.takes(&list[i], f.options.Now()) {
+		if !bounds.takes(rowTime(&list[i]), f.options.Now()) {
 			f.setAside(fresh[id], reasonRetention)
 			delete(fresh, id)
 			continue
@@ -294,6 +298,27 @@ func (f *fill) insertMissing(ctx context.Context, list []event.Event, fresh map[
 		return err
 	}
 	f.metrics.inserted.Add(float64(len(lines)))
+	return nil
+}
+
+// leaveForeign acknowledges, and takes out of fresh, what a replay brought out of the archive and another pipeline has
+// put there: in that pipeline's shape it has no id of ours, and to insert it would be to have it twice.
+func (f *fill) leaveForeign(ctx context.Context, list []event.Event, present map[string]bool, fresh map[string]*held) error {
+	var replayed []event.Event
+	for i := range list {
+		if list[i].Source == sourceArchive && !present[list[i].Identity()] {
+			replayed = append(replayed, list[i])
+		}
+	}
+	foreign, err := f.options.Archive.foreign(ctx, replayed)
+	if err != nil {
+		return err
+	}
+	f.metrics.found.Add(float64(len(foreign)))
+	for id := range foreign {
+		f.acknowledge(fresh[id])
+		delete(fresh, id)
+	}
 	return nil
 }
 

@@ -148,6 +148,28 @@ func TestWhatTheArchiveHasFromElsewhereOrTheStreamHasTwiceIsNotInsertedAgain(t *
 	assert.Equal(t, 20, v.rows())
 }
 
+func TestWhatAReplayBringsFromAnotherPipelinesRowsIsNotInsertedAgain(t *testing.T) {
+	t.Parallel()
+	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
+	theirs, ours := mints(0, 300), mints(300, 310)
+	theirs[0].AuditID = theirs[1].AuditID // a client's choice
+	theirs[2].AuditID = strings.Repeat("\x00", 9000)
+	v.insertForeign(theirs...)
+	require.NoError(t, insert(t, v.archive(), ours))
+	v.show()
+	replayed, err := v.archive().ReplayInto(t.Context(), Query{}, s.Publish, quietly)
+	require.NoError(t, err)
+	require.Equal(t, 310, replayed.Published)
+	elsewhere := mintEvent(311) // out of another archive, into this one
+	elsewhere.Source = sourceArchive
+	first := mintEvent(312) // came by the stream too, and is kept in our shape as well
+	v.insertForeign(first)
+	require.NoError(t, s.Publish(t.Context(), []event.Event{elsewhere, first}))
+	a, _ := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s})
+	waitAcknowledged(t, a, 312)
+	assert.Equal(t, 310+1+2+1, v.rows(), "one more for the event whose audit id is too long to ask for")
+}
+
 func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
 	t.Parallel()
 	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/mintlog/mintlog/store/event"
 )
 
 // A retention is which times VictoriaLogs takes. Zero durations are unknown or without bound.
@@ -17,10 +15,10 @@ type retention struct {
 	past, backfill, future time.Duration
 }
 
-// takes reports whether an event is taken now. VictoriaLogs counts retention in whole days of UTC.
-func (r retention) takes(e *event.Event, now time.Time) bool {
+// takes reports whether a row of a time is taken now. VictoriaLogs counts retention in whole days of UTC.
+func (r retention) takes(t, now time.Time) bool {
 	const day = 24 * time.Hour
-	t, now := rowTime(e), now.UTC()
+	now = now.UTC()
 	if t.Before(firstTime) || !t.Before(lastTime) {
 		return false
 	}

@@ -203,11 +203,14 @@ func splitList(s string) []string {
 }
 
 // fromRow reads an event, written by this package or by Cozystack's pipeline, which keeps the time of reception in
-// _time only.
+// _time only, and may do so as a number of seconds, whose last digits are off by less than half a microsecond.
 func fromRow(r row) (event.Event, error) {
 	received, err := readTime(r, fieldReceived, fieldTime)
 	if err != nil {
 		return event.Event{}, err
+	}
+	if r[fieldReceived] == "" {
+		received = received.Round(time.Microsecond)
 	}
 	staged, err := readTime(r, fieldStaged, "")
 	if err != nil {

@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -93,6 +95,32 @@ func (v *victoriaLogs) rows() int {
 	})
 	require.NoError(v.t, err)
 	return total
+}
+
+// insertForeign sends events as Cozystack's pipeline does, with its time as a number of seconds.
+func (v *victoriaLogs) insertForeign(list ...event.Event) {
+	v.t.Helper()
+	var body bytes.Buffer
+	for i := range list {
+		r := map[string]any{}
+		for name, value := range toRow(&list[i]) {
+			r[name] = value
+		}
+		for _, ours := range []string{"_time", "_msg", "eventID", "operation", "source", "impersonated", "requestReceivedTimestamp"} {
+			delete(r, ours)
+		}
+		r["date"] = float64(list[i].RequestReceivedTimestamp.UnixMicro()) / 1e6
+		r["requestURI"], r["tenant"], r["cluster"] = list[i].RequestURI, "tenant-root", "root"
+		line, err := json.Marshal(r)
+		require.NoError(v.t, err)
+		body.Write(append(line, '\n'))
+	}
+	const path = "/insert/jsonline?_stream_fields=log_source,stage,user_username,verb,requestUri&_msg_field=requestURI&_time_field=date"
+	answer, err := http.Post(v.url()+path, "application/stream+json", &body)
+	require.NoError(v.t, err)
+	require.NoError(v.t, answer.Body.Close())
+	require.Equal(v.t, http.StatusOK, answer.StatusCode)
+	v.show()
 }
 
 // epoch is recent enough for VictoriaLogs to take it.
