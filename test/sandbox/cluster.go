@@ -153,6 +153,9 @@ func (s *Sandbox) layAccess(ctx context.Context) error {
 			}
 		}
 	}
+	if err := s.layPolicies(ctx); err != nil {
+		return err
+	}
 	if err := s.ApplyManifest(ctx, "", cozystack); err != nil {
 		return err
 	}

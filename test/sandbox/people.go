@@ -18,7 +18,7 @@ const (
 	Ivan         = "ivan"          // sees tenant-acme
 	Olga         = "olga"          // admin of tenant-beta
 	TenantRoot   = "root"          // admin of tenant-root and so of all tenants; may act as jane
-	ClusterAdmin = "cluster-admin" // system:masters
+	ClusterAdmin = "cluster-admin" // system:masters, and in the BreakGlassGroup
 
 	controllerManager = "system:kube-controller-manager"
 )
@@ -29,7 +29,7 @@ var groups = map[string][]string{
 	Ivan:              {"tenant-acme-view"},
 	Olga:              {"tenant-beta-admin"},
 	TenantRoot:        {"tenant-root-admin"},
-	ClusterAdmin:      {"system:masters"},
+	ClusterAdmin:      {"system:masters", BreakGlassGroup},
 	controllerManager: nil,
 }
 

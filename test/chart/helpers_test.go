@@ -1,0 +1,80 @@
+package chart
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+
+	"github.com/mintlog/mintlog/mint/admission"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+func contextOf() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), time.Minute)
+}
+
+func unmarshal(document []byte, into any) error { return yaml.UnmarshalStrict(document, into) }
+
+func withAuditID(id string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			r = r.Clone(r.Context())
+			r.Header.Set("Audit-Id", id)
+			return next.RoundTrip(r)
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// anew is an object of the API server without what it assigned.
+func anew(t *testing.T, object []byte) string {
+	t.Helper()
+	var o map[string]any
+	require.NoError(t, json.Unmarshal(object, &o))
+	metadata := o["metadata"].(map[string]any)
+	for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"} {
+		delete(metadata, key)
+	}
+	text, err := json.Marshal(o)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// newCheck looks as one of mintlog's service accounts.
+func newCheck(t *testing.T, account string, policies []string) (*admission.Check, *prometheus.Registry) {
+	t.Helper()
+	file, err := cluster.ServiceAccountKubeconfig(t.Context(), account, 0)
+	require.NoError(t, err)
+	c, err := clientcmd.BuildConfigFromFlags("", file)
+	require.NoError(t, err)
+	registry := prometheus.NewRegistry()
+	check, err := admission.New(admission.Options{
+		Client: kubernetes.NewForConfigOrDie(c), Namespace: sandbox.Namespace, Part: account, Policies: policies,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: registry,
+	})
+	require.NoError(t, err)
+	return check, registry
+}
+
+// gauge is the one metric of a registry.
+func gauge(t *testing.T, registry *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	require.Len(t, families[0].Metric, 1)
+	return families[0].Metric[0].GetGauge().GetValue()
+}
