@@ -39,7 +39,9 @@ type Options struct {
 	// Retention is how long evidence lasts: an older operation without it is Expired, not Unattributed.
 	Retention time.Duration
 	// Gaps explain operations without an event; nil: none is known of.
-	Gaps       Gaps
+	Gaps Gaps
+	// LastChange has a metric tell of each account when its password last changed.
+	LastChange bool
 	Registerer prometheus.Registerer
 }
 
@@ -47,7 +49,7 @@ type Options struct {
 func New(o Options) map[string]rest.Storage {
 	s := &Storage{cluster: o.Cluster, viewer: viewer{now: o.Now, retention: o.Retention, gaps: o.Gaps}}
 	m := newMinter(o)
-	o.Registerer.MustRegister(findingsCollector{storage: s})
+	o.Registerer.MustRegister(accountsCollector{storage: s, lastChange: o.LastChange})
 	return map[string]rest.Storage{
 		event.Resource:             s,
 		event.Resource + "/mint":   &mintStorage{minter: m},

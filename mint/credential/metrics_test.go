@@ -1,0 +1,58 @@
+package credential
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+// gathered are the values of a metric by its labels' values, joined by spaces in the order of the labels' names.
+func gathered(t *testing.T, registry *prometheus.Registry, metric string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != metric {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, label := range m.GetLabel() {
+				labels = append(labels, label.GetValue())
+			}
+			values[strings.Join(labels, " ")] = m.GetGauge().GetValue()
+		}
+	}
+	return values
+}
+
+func TestAMetricTellsWhenEachPasswordLastChangedAndByWhichOperation(t *testing.T) {
+	s := seeded(t, sandbox.TenantAcme, nil)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(accountsCollector{storage: &Storage{cluster: s.cluster, viewer: viewer{now: time.Now, retention: time.Hour}}, lastChange: true})
+	const metric = "mintlog_credential_last_change_timestamp_seconds"
+	assert.Contains(t, gathered(t, registry, metric), s.credential+" "+s.namespace+" create")
+	before := gathered(t, registry, "mintlog_attributions")["Pending"]
+
+	answer, err := s.serve(t, nil).mint(t, s)
+	require.NoError(t, err)
+	eventually(t, "the cache has the mint", func() bool {
+		return gathered(t, registry, metric)[s.credential+" "+s.namespace+" mint"] == float64(answer.Status.At.UnixMicro())/1e6
+	})
+	assert.NotContains(t, gathered(t, registry, metric), s.credential+" "+s.namespace+" create")
+	assert.GreaterOrEqual(t, gathered(t, registry, "mintlog_attributions")["Pending"], before+1)
+	assert.NotZero(t, gathered(t, registry, "mintlog_accounts")["Minted"])
+	assert.Len(t, gathered(t, registry, "mintlog_findings"), 9, "every type from the beginning, for alerts to see it rise")
+
+	off := prometheus.NewRegistry()
+	off.MustRegister(accountsCollector{storage: &Storage{cluster: s.cluster, viewer: viewer{now: time.Now, retention: time.Hour}}})
+	assert.Empty(t, gathered(t, off, metric))
+	assert.NotEmpty(t, gathered(t, off, "mintlog_accounts"))
+}
