@@ -11,26 +11,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mintlog/mintlog/mint/accounts"
+	"github.com/mintlog/mintlog/mint/admission"
 	"github.com/mintlog/mintlog/mint/cluster"
 )
 
-// accountsFlags say where the accounts role keeps its records, and whom it grants account Secrets to.
+// accountsFlags say whom the accounts role grants account Secrets to.
 type accountsFlags struct {
-	namespace string
 	projector string
 	workers   int
 }
 
 func (f *accountsFlags) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&f.namespace, "namespace", "mintlog", "namespace of mintlog itself: of its records and the projector's ServiceAccount")
 	flags.StringVar(&f.projector, "projector-service-account", "projector", "ServiceAccount that is granted each account Secret by name")
 	flags.IntVar(&f.workers, "accounts-workers", 4, "applications brought in step at a time")
 }
 
 func (f *accountsFlags) validate() error {
 	switch {
-	case f.namespace == "" || f.projector == "":
-		return errors.New("--namespace and --projector-service-account are needed: the projector's grants name them")
+	case f.projector == "":
+		return errors.New("--projector-service-account is needed: the projector's grants name it")
 	case f.workers < 1:
 		return fmt.Errorf("--accounts-workers %d: it is at least 1", f.workers)
 	}
@@ -40,6 +39,7 @@ func (f *accountsFlags) validate() error {
 func accountsCommand() *cobra.Command {
 	var process processFlags
 	var kubernetes clusterFlags
+	var house houseFlags
 	var accounts accountsFlags
 	c := &cobra.Command{
 		Use:   "accounts",
@@ -50,19 +50,20 @@ that might lock somebody out: what ran before it waits for its first mint.`,
 		Example: `  mintlog accounts --namespace mintlog`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
-				return accounts.parts(p, kubernetes.kubeconfig)
+				return accounts.parts(p, house, kubernetes.kubeconfig)
 			})
 		},
 	}
 	process.bind(c.Flags())
 	kubernetes.bind(c.Flags())
+	house.bind(c.Flags())
 	accounts.bind(c.Flags())
 	return noArguments(c)
 }
 
 // parts are the caches of the accounts role and the role.
-func (f *accountsFlags) parts(p runtime, kubeconfig string) ([]part, error) {
-	if err := f.validate(); err != nil {
+func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([]part, error) {
+	if err := errors.Join(f.validate(), house.validate()); err != nil {
 		return nil, err
 	}
 	log := p.log.With("part", "accounts")
@@ -79,11 +80,12 @@ func (f *accountsFlags) parts(p runtime, kubeconfig string) ([]part, error) {
 		return nil, fmt.Errorf("build the accounts role's client: %w", err)
 	}
 	role, err := accounts.New(accounts.Options{
-		Cluster: caches, Client: client, Namespace: f.namespace, Projector: f.projector, Workers: f.workers,
+		Cluster: caches, Client: client, Namespace: house.namespace, Projector: f.projector, Workers: f.workers,
 		Random: rand.Reader, Log: log, Registerer: p.registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return []part{caches.Run, role.Run}, nil
+	keep, err := house.guard(p, "accounts", restConfig, role.Run, admission.AccountSecrets, admission.Grants)
+	return []part{caches.Run, keep}, err
 }

@@ -16,6 +16,7 @@ func allCommand() *cobra.Command {
 	var process processFlags
 	var kubernetes clusterFlags
 	var where streamFlags
+	var house houseFlags
 	var mint mintFlags
 	var accounts accountsFlags
 	var ingest ingestFlags
@@ -37,7 +38,7 @@ band. It needs --audit-log, --victorialogs, --tls-cert-file and --tls-private-ke
     --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
-				if err := errors.Join(mint.validate(), accounts.validate(), ingest.validate(), project.validate()); err != nil {
+				if err := errors.Join(house.validate(), mint.validate(), accounts.validate(), ingest.validate(), project.validate()); err != nil {
 					return nil, err
 				}
 				s, err := where.open(ctx, p)
@@ -45,10 +46,10 @@ band. It needs --audit-log, --victorialogs, --tls-cert-file and --tls-private-ke
 					return nil, err
 				}
 				var parts parts
-				parts.add(mint.parts(p, cmp.Or(mintKubeconfig, kubernetes.kubeconfig)))
-				parts.add(accounts.parts(p, cmp.Or(accountsKubeconfig, kubernetes.kubeconfig)))
+				parts.add(mint.parts(p, house, cmp.Or(mintKubeconfig, kubernetes.kubeconfig)))
+				parts.add(accounts.parts(p, house, cmp.Or(accountsKubeconfig, kubernetes.kubeconfig)))
 				parts.add(ingest.parts(p, s, where.state))
-				parts.add(project.parts(p, s, cmp.Or(projectorKubeconfig, kubernetes.kubeconfig)))
+				parts.add(project.parts(p, s, house, cmp.Or(projectorKubeconfig, kubernetes.kubeconfig)))
 				parts.add(archive.parts(p, s))
 				return parts.all, parts.err
 			})
@@ -58,6 +59,7 @@ band. It needs --audit-log, --victorialogs, --tls-cert-file and --tls-private-ke
 	process.bind(flags)
 	kubernetes.bind(flags)
 	where.bindEmbedded(flags)
+	house.bind(flags)
 	mint.bind(flags)
 	accounts.bind(flags)
 	ingest.bind(flags)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/mintlog/mintlog/mint/admission"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/credential"
 	"github.com/mintlog/mintlog/mint/server"
@@ -56,6 +57,7 @@ func (f *mintFlags) validate() error {
 func mintCommand() *cobra.Command {
 	var process processFlags
 	var kubernetes clusterFlags
+	var house houseFlags
 	var mint mintFlags
 	c := &cobra.Command{
 		Use:   "mint",
@@ -66,19 +68,20 @@ the APIService trusts.`,
 		Example: `  mintlog mint --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
-				return mint.parts(p, kubernetes.kubeconfig)
+				return mint.parts(p, house, kubernetes.kubeconfig)
 			})
 		},
 	}
 	process.bind(c.Flags())
 	kubernetes.bind(c.Flags())
+	house.bind(c.Flags())
 	mint.bind(c.Flags())
 	return noArguments(c)
 }
 
 // parts are the caches of the mint server and the server.
-func (f *mintFlags) parts(p runtime, kubeconfig string) ([]part, error) {
-	if err := f.validate(); err != nil {
+func (f *mintFlags) parts(p runtime, house houseFlags, kubeconfig string) ([]part, error) {
+	if err := errors.Join(f.validate(), house.validate()); err != nil {
 		return nil, err
 	}
 	log := p.log.With("part", "mint")
@@ -110,7 +113,8 @@ func (f *mintFlags) parts(p runtime, kubeconfig string) ([]part, error) {
 		return nil, err
 	}
 	log.Info("serving the credentials API", "address", s.Address().String())
-	return []part{serveFrom(caches, s)}, nil
+	serve, err := house.guard(p, "mint", restConfig, serveFrom(caches, s), admission.AccountSecrets)
+	return []part{serve}, err
 }
 
 // serveFrom serves until ctx is done and the requests in flight are answered, with caches that live as long as that.

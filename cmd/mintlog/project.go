@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/mintlog/mintlog/mint/admission"
 	"github.com/mintlog/mintlog/projector"
 	"github.com/mintlog/mintlog/store/stream"
 )
@@ -39,6 +41,7 @@ func projectCommand() *cobra.Command {
 	var process processFlags
 	var kubernetes clusterFlags
 	var where streamFlags
+	var house houseFlags
 	var project projectFlags
 	c := &cobra.Command{
 		Use:   "project",
@@ -53,19 +56,20 @@ every identity that the mint server, the accounts role and the projector use.`,
 				if err != nil {
 					return nil, err
 				}
-				return project.parts(p, s, kubernetes.kubeconfig)
+				return project.parts(p, s, house, kubernetes.kubeconfig)
 			})
 		},
 	}
 	process.bind(c.Flags())
 	kubernetes.bind(c.Flags())
 	where.bind(c.Flags())
+	house.bind(c.Flags())
 	project.bind(c.Flags())
 	return noArguments(c)
 }
 
-func (f *projectFlags) parts(p runtime, s *stream.Stream, kubeconfig string) ([]part, error) {
-	if err := f.validate(); err != nil {
+func (f *projectFlags) parts(p runtime, s *stream.Stream, house houseFlags, kubeconfig string) ([]part, error) {
+	if err := errors.Join(f.validate(), house.validate()); err != nil {
 		return nil, err
 	}
 	restConfig, err := config(kubeconfig, "projector")
@@ -83,5 +87,6 @@ func (f *projectFlags) parts(p runtime, s *stream.Stream, kubeconfig string) ([]
 	if err != nil {
 		return nil, err
 	}
-	return []part{loop.Run}, nil
+	fold, err := house.guard(p, "projector", restConfig, loop.Run, admission.AccountSecrets)
+	return []part{fold}, err
 }
