@@ -32,8 +32,9 @@ const (
 	// fieldManager is whose the field spec.valuesFrom is after a write of ours.
 	fieldManager = "mintlog-accounts"
 
-	// Entries that another takes away are put back putBacks times within putBackWindow; each costs an upgrade.
-	putBacks      = 6
+	// Entries that another takes away are put back putBacks times within putBackWindow; each costs an upgrade. Cozystack
+	// takes them away with every change of an application, so it is more than those there may be in an hour.
+	putBacks      = 12
 	putBackWindow = time.Hour
 	// namedInEvent is how many accounts a message names.
 	namedInEvent = 5
