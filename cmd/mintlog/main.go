@@ -38,7 +38,7 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand(), whoCommand())
+	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand(), gapsCommand(), whoCommand())
 	return root
 }
 

@@ -43,6 +43,8 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	f("--victorialogs", "replay", "--since=1h")
 	f("--victorialogs", "replay", "--victorialogs=victoria-logs:9428")
 	f("--since", "replay", "--since=-1h")
+	f("--since", "replay", "--victorialogs=http://127.0.0.1:1", "--since=1h", "--until=2h")
+	f("--silence", "replay", "--victorialogs=http://127.0.0.1:1", "--silence=1ms")
 	f("--victorialogs", "who")
 	f("--since", "who", "--victorialogs=http://127.0.0.1:1", "--since=yesterday")
 	f("--since", "who", "--victorialogs=http://127.0.0.1:1", "--since=1h", "--until=2h")
@@ -55,6 +57,15 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	f("unknown flag", "all", "--auditlog=x")
 	f("unknown command", "al")
 	f("--audit-log", "all", "--metrics-address=", "--state="+t.TempDir())
+	f("--webhook-client-ca-file", "all", "--metrics-address=", "--state="+t.TempDir())
+	for flag, wrong := range map[string][]string{
+		"--webhook-client-ca-file":      {"--webhook-address=127.0.0.1:0"},
+		"--webhook-tls-cert-file":       {"--webhook-client-ca-file=x"},
+		"--webhook-retry-after":         {"--webhook-client-ca-file=x", "--webhook-tls-cert-file=x", "--webhook-tls-private-key-file=x", "--webhook-retry-after=1ms"},
+		"--webhook-set-aside-max-bytes": {"--webhook-client-ca-file=x", "--webhook-tls-cert-file=x", "--webhook-tls-private-key-file=x", "--webhook-set-aside-max-bytes=0"},
+	} {
+		f(flag, append([]string{"all", "--metrics-address=", "--audit-log=x", "--state=" + t.TempDir()}, wrong...)...)
+	}
 }
 
 func TestEveryCommandAndFlagSaysWhatItIsFor(t *testing.T) {
@@ -82,6 +93,23 @@ func TestAllTakesTheFlagsOfEveryPart(t *testing.T) {
 			assert.NotNil(t, all.Flags().Lookup(flag.Name), "--%s of %s", flag.Name, c.Name())
 		})
 	}
+}
+
+func TestAllTakesTheFlagsOfTheWebhookUnderNamesOfTheirOwn(t *testing.T) {
+	all, _, err := command().Find([]string{"all"})
+	require.NoError(t, err)
+	receiving, _, err := command().Find([]string{"ingest", "webhook"})
+	require.NoError(t, err)
+	receiving.Flags().VisitAll(func(flag *pflag.Flag) {
+		own := all.Flags().Lookup("webhook-" + flag.Name)
+		if shared := all.Flags().Lookup(flag.Name); own == nil && shared != nil && shared.Usage == flag.Usage {
+			return // the process's and the stream's
+		}
+		if assert.NotNil(t, own, "--webhook-%s", flag.Name) {
+			assert.Equal(t, flag.Usage, own.Usage)
+			assert.Equal(t, flag.DefValue, own.DefValue)
+		}
+	})
 }
 
 func TestTheVersionIsPrinted(t *testing.T) {

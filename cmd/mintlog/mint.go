@@ -27,6 +27,7 @@ type mintFlags struct {
 	certFile, keyFile string
 	retention         time.Duration
 	shutdownDelay     time.Duration
+	lastChange        bool
 	verbosity         int
 }
 
@@ -36,6 +37,7 @@ func (f *mintFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "serving certificate, PEM; a changed file is taken over without a restart")
 	flags.StringVar(&f.keyFile, "tls-private-key-file", "", "key of the serving certificate, PEM")
 	flags.DurationVar(&f.retention, "retention", 30*24*time.Hour, "how long the audit log is kept: an older operation without evidence is Expired, not Unattributed")
+	flags.BoolVar(&f.lastChange, "last-change-metric", true, "tell of each account when its password last changed: a series an account")
 	flags.DurationVar(&f.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready any more")
 	flags.IntVar(&f.verbosity, "kubernetes-verbosity", 0, fmt.Sprintf("verbosity of the Kubernetes libraries, at most %d: above it they would log bodies", server.MaxVerbosity))
 }
@@ -58,29 +60,38 @@ func mintCommand() *cobra.Command {
 	var process processFlags
 	var kubernetes clusterFlags
 	var house houseFlags
+	var where streamFlags
 	var mint mintFlags
 	c := &cobra.Command{
 		Use:   "mint",
 		Short: "Serve the credentials API behind kube-apiserver",
 		Long: `mint serves credentials.cozystack.io: the view of accounts, mint and revoke. It takes
 requests from kube-apiserver's front proxy alone and needs a serving certificate that
-the APIService trusts.`,
+the APIService trusts. With --nats, which is optional, it also says where an operation
+without an audit event lies in a part of the log that is known to be missing.`,
 		Example: `  mintlog mint --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
-				return mint.parts(p, house, kubernetes.kubeconfig)
+			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
+				gaps := &knownGaps{}
+				parts, err := mint.parts(p, house, gaps, kubernetes.kubeconfig)
+				if err != nil || where.url == "" {
+					return parts, err
+				}
+				s, err := where.openExisting(ctx, p)
+				return append(parts, gaps.follow(s)), err
 			})
 		},
 	}
 	process.bind(c.Flags())
 	kubernetes.bind(c.Flags())
 	house.bind(c.Flags())
+	where.bindServer(c.Flags())
 	mint.bind(c.Flags())
 	return noArguments(c)
 }
 
 // parts are the caches of the mint server and the server.
-func (f *mintFlags) parts(p runtime, house houseFlags, kubeconfig string) ([]part, error) {
+func (f *mintFlags) parts(p runtime, house houseFlags, gaps credential.Gaps, kubeconfig string) ([]part, error) {
 	if err := errors.Join(f.validate(), house.validate()); err != nil {
 		return nil, err
 	}
@@ -101,7 +112,7 @@ func (f *mintFlags) parts(p runtime, house houseFlags, kubeconfig string) ([]par
 		return nil, fmt.Errorf("build the client for account Secrets: %w", err)
 	}
 	storage := credential.New(credential.Options{
-		Cluster: caches, Client: client, Random: rand.Reader, Now: time.Now, Retention: f.retention, Registerer: p.registry,
+		Cluster: caches, Client: client, Random: rand.Reader, Now: time.Now, Retention: f.retention, LastChange: f.lastChange, Gaps: gaps, Registerer: p.registry,
 	})
 	s, err := server.New(server.Options{
 		Address:  net.JoinHostPort(f.bindAddress, strconv.Itoa(f.port)),

@@ -80,8 +80,11 @@ func (s *Stream) RecordGap(ctx context.Context, g gap.Gap) error {
 	}
 	if !known {
 		s.metrics.gapsFound.Inc()
-		s.log.Error("part of an audit log is missing; a replay of the archive may bring what was in it",
-			"source", g.Source, "reason", g.Reason, "from", g.From, "until", g.End(), "bytes", g.Bytes)
+		bounds := []any{"source", g.Source, "reason", g.Reason, "until", g.End()}
+		if !g.From.IsZero() {
+			bounds = append(bounds, "from", g.From)
+		}
+		s.log.Error("part of an audit log is missing; a replay of the archive may bring what was in it", bounds...)
 	}
 	return nil
 }
