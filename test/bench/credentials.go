@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,7 +15,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
@@ -35,22 +33,24 @@ const (
 	accountSecrets = "credentials.cozystack.io/account=true" // a label selector
 )
 
-type bencher struct {
-	sandbox *sandbox.Sandbox
-	client  *http.Client // jane's
-	host    string
-	admin   kubernetes.Interface
-	figures []figure
-}
-
-// prepare lays one application for mints, one for attributions, and one of a thousand accounts in a tenant of its own.
+// prepare starts a sandbox, unless that is done, and lays one application for mints, one for attributions, and one of a
+// thousand accounts in a tenant of its own.
 func (b *bencher) prepare(ctx context.Context) error {
+	if b.prepared {
+		return nil
+	}
+	if b.sandbox != nil {
+		return errors.New("the sandbox could not be prepared before")
+	}
+	var err error
+	if b.sandbox, err = sandbox.Start(ctx, sandbox.Options{Log: os.Stderr}); err != nil {
+		return err
+	}
 	if _, err := b.sandbox.RunAll(ctx); err != nil {
 		return err
 	}
 	config := b.sandbox.RESTConfig(sandbox.Jane, 0)
 	b.host, b.admin = config.Host, b.sandbox.Kubernetes(sandbox.ClusterAdmin, 0)
-	var err error
 	if b.client, err = rest.HTTPClientFor(config); err != nil {
 		return err
 	}
@@ -75,7 +75,11 @@ func (b *bencher) prepare(ctx context.Context) error {
 	if err := b.seeded(ctx, sandbox.TenantAcme, mintAccounts+attributions); err != nil {
 		return err
 	}
-	return b.seeded(ctx, listTenant, accounts)
+	if err := b.seeded(ctx, listTenant, accounts); err != nil {
+		return err
+	}
+	b.prepared = true
+	return nil
 }
 
 func users(count int) map[string]any {
@@ -139,6 +143,9 @@ func (b *bencher) mintOnce(ctx context.Context, credential string) (string, erro
 // is measured where the mint server has asked of late whether the caller may, and where it asks for each mint: its
 // answers are good for 10 s and one account, and few accounts are minted on twice in that time.
 func (b *bencher) mint(ctx context.Context) ([]figure, error) {
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
 	admin := b.admin.CoreV1()
 	secret, err := admin.Secrets(sandbox.TenantAcme).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bench-plain"}, Data: map[string][]byte{"password": make([]byte, 133)},
@@ -194,6 +201,9 @@ func (b *bencher) mint(ctx context.Context) ([]figure, error) {
 
 // attribution measures from the mint's answer until the view, read through kube-apiserver, names who asked.
 func (b *bencher) attribution(ctx context.Context) ([]figure, error) {
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	histories, err := b.watchHistories(ctx)
@@ -258,6 +268,9 @@ func (b *bencher) attributed(ctx context.Context, histories *written, credential
 
 // list compares the view of a thousand accounts with their Secrets as kube-apiserver serves them.
 func (b *bencher) list(ctx context.Context) ([]figure, error) {
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
 	adminConfig := b.sandbox.RESTConfig(sandbox.ClusterAdmin, 0)
 	admin, err := rest.HTTPClientFor(adminConfig)
 	if err != nil {
@@ -302,10 +315,3 @@ func (b *bencher) get(ctx context.Context, url string) ([]byte, error) {
 	}
 	return body, err
 }
-
-func percentile(durations []time.Duration, percent int) time.Duration {
-	sorted := slices.Sorted(slices.Values(durations))
-	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
-}
-
-func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
