@@ -19,9 +19,9 @@ const (
 type Scanner struct {
 	// MaxLine is the longest line in bytes that is looked at; of a longer one nothing is. Set before the first Read.
 	MaxLine int
-	// Oversized, if set, is told of a line that was too long to be looked at: where it began and how long it was with
-	// its line break. Lines beyond MaxLine by less than a chunk count only if they could be ours.
-	Oversized func(offset, length int64)
+	// Oversized, if set, is told of a line that was too long to be looked at: where it began, how long it was with its
+	// line break, and whether it could be ours. Of lines beyond MaxLine by less than a chunk only those count.
+	Oversized func(offset, length int64, couldBeOurs bool)
 
 	source   io.Reader
 	chunk    int
@@ -30,8 +30,28 @@ type Scanner struct {
 	end      int   // in buffer, of what has been read
 	offset   int64 // of start, in the source
 	consumed []byte
-	skipped  int64 // of a line that is too long, already thrown away
+	skipped  skipped
 	lines    int64
+}
+
+// skipped is what was thrown away of a line that is too long.
+type skipped struct {
+	bytes       int64
+	couldBeOurs bool
+	end         []byte // the last bytes, in which something may begin that makes it ours
+}
+
+// seam is longer than anything that makes a line ours.
+const seam = 64
+
+func (s *skipped) add(part []byte) {
+	s.bytes += int64(len(part))
+	s.end = append(s.end, part[:min(len(part), seam)]...)
+	s.couldBeOurs = s.couldBeOurs || couldBeOurs(s.end) || couldBeOurs(part)
+	if len(part) > seam {
+		s.end = append(s.end[:0], part[len(part)-seam:]...)
+	}
+	s.end = append(s.end[:0], s.end[max(0, len(s.end)-seam):]...)
 }
 
 // NewScanner returns a Scanner on source, the first byte of which has the given offset in its log and begins a line.
@@ -43,7 +63,7 @@ func NewScanner(source io.Reader, offset int64) *Scanner {
 func (s *Scanner) Offset() int64 { return s.offset }
 
 // Pending is how many bytes have been read beyond Offset.
-func (s *Scanner) Pending() int64 { return s.skipped + int64(s.end-s.start) }
+func (s *Scanner) Pending() int64 { return s.skipped.bytes + int64(s.end-s.start) }
 
 // Partial is what has been read of the line at Offset, as far as it is kept; valid until the next Read.
 func (s *Scanner) Partial() []byte { return s.buffer[s.start:s.end] }
@@ -66,8 +86,8 @@ func (s *Scanner) Read(found func(line []byte, offset int64)) error {
 	s.end += n
 	last := bytes.LastIndexByte(s.buffer[fresh:s.end], '\n')
 	if last < 0 {
-		if s.skipped > 0 || s.end-s.start > s.MaxLine {
-			s.skipped += int64(s.end - s.start)
+		if s.skipped.bytes > 0 || s.end-s.start > s.MaxLine {
+			s.skipped.add(s.buffer[s.start:s.end])
 			s.start, s.end = 0, 0
 		}
 		return err
@@ -79,7 +99,7 @@ func (s *Scanner) Read(found func(line []byte, offset int64)) error {
 // Finish ends the log: what follows the last line break is taken for a line. Nothing may be read afterwards.
 func (s *Scanner) Finish(found func(line []byte, offset int64)) {
 	s.consumed = nil
-	if s.start == s.end && s.skipped == 0 {
+	if s.start == s.end && s.skipped.bytes == 0 {
 		return
 	}
 	s.makeRoom()
@@ -90,22 +110,26 @@ func (s *Scanner) Finish(found func(line []byte, offset int64)) {
 	s.consumed = s.consumed[:len(s.consumed)-1]
 }
 
-// consume takes the whole lines up to end, a place in the buffer.
+// consume takes the whole lines up to end, a place in the buffer. While it calls what was found, Offset and Consumed
+// are behind all of them.
 func (s *Scanner) consume(end int, found func(line []byte, offset int64)) {
 	s.consumed = s.buffer[s.start:end]
-	if s.skipped > 0 {
-		rest := bytes.IndexByte(s.consumed, '\n') + 1
-		length := s.skipped + int64(rest)
-		s.tellOversized(s.offset, length)
-		s.start, s.skipped, s.offset = s.start+rest, 0, s.offset+length
-		s.lines++
+	began, long := s.offset, s.skipped
+	rest := 0 // of the line that is too long
+	if long.bytes > 0 {
+		rest = bytes.IndexByte(s.consumed, '\n') + 1
+		long.add(s.consumed[:rest])
+		s.skipped = skipped{}
 	}
-	block, offset := s.buffer[s.start:end], s.offset
-	s.lines += int64(bytes.Count(block, newline))
-	s.start, s.offset = end, s.offset+int64(len(block))
+	block, offset := s.consumed[rest:], began+long.bytes
+	s.lines += int64(bytes.Count(s.consumed, newline))
+	s.start, s.offset = end, offset+int64(len(block))
+	if long.bytes > 0 {
+		s.tellOversized(began, long.bytes, long.couldBeOurs)
+	}
 	eachCandidate(block, func(line []byte, at int) {
 		if len(line) > s.MaxLine {
-			s.tellOversized(offset+int64(at), int64(len(line))+1)
+			s.tellOversized(offset+int64(at), int64(len(line))+1, true)
 			return
 		}
 		found(line, offset+int64(at))
@@ -114,9 +138,9 @@ func (s *Scanner) consume(end int, found func(line []byte, offset int64)) {
 
 var newline = []byte{'\n'}
 
-func (s *Scanner) tellOversized(offset, length int64) {
+func (s *Scanner) tellOversized(offset, length int64, couldBeOurs bool) {
 	if s.Oversized != nil {
-		s.Oversized(offset, length)
+		s.Oversized(offset, length, couldBeOurs)
 	}
 }
 

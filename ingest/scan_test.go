@@ -169,11 +169,11 @@ func TestALineThatIsTooLongIsSkippedToItsEndAndToldOf(t *testing.T) {
 			s := NewScanner(iotest.HalfReader(strings.NewReader(log)), 0)
 			s.MaxLine, s.chunk = 5000, chunk
 			var told []string
-			s.Oversized = func(offset, length int64) { told = append(told, fmt.Sprint(offset, " ", length)) }
+			s.Oversized = func(offset, length int64, ours bool) { told = append(told, fmt.Sprint(offset, " ", length, " ", ours)) }
 			want := []place{{ourLine, int64(6 + length + 1)}}
 			var wantTold []string
 			if length > 5000 {
-				wantTold = []string{fmt.Sprint(6, " ", length+1)}
+				wantTold = []string{fmt.Sprint(6, " ", length+1, " true")}
 			} else {
 				want = append([]place{{long, 6}}, want...)
 			}
@@ -183,6 +183,27 @@ func TestALineThatIsTooLongIsSkippedToItsEndAndToldOf(t *testing.T) {
 			require.Equal(t, int64(3), s.Lines())
 		}
 	}
+}
+
+func TestALineThatIsTooLongSaysWhetherItCouldBeOursWhereverThatStands(t *testing.T) {
+	f := func(want bool, line string) {
+		t.Helper()
+		for _, chunk := range []int{1, 7, 100, 900} {
+			s := NewScanner(iotest.HalfReader(strings.NewReader(line+"\n"+ourLine+"\n")), 0)
+			s.MaxLine, s.chunk = 500, chunk
+			var told []bool
+			s.Oversized = func(_, _ int64, ours bool) { told = append(told, ours) }
+			require.Equal(t, []place{{ourLine, int64(len(line)) + 1}}, scanAll(t, s), "chunk %d", chunk)
+			require.Equal(t, []bool{want}, told, "chunk %d", chunk)
+		}
+	}
+	for _, at := range []int{0, 1, 450, 490, 499, 512, 900, 1999} {
+		f(true, strings.Repeat("x", at)+"credentials.cozystack.io"+strings.Repeat("y", 2000-at))
+		f(true, strings.Repeat("x", at)+`.account"`+strings.Repeat("y", 2000-at))
+		f(true, strings.Repeat("x", at)+`\u0063`+strings.Repeat("y", 2000-at))
+	}
+	f(false, strings.Repeat("x", 3000))
+	f(false, strings.Repeat("credentials.cozy stack.io", 100))
 }
 
 func TestMemoryIsSmallAgainAfterALongLine(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // checkpointVersion is that of the checkpoint's form. A file of another version is not understood.
-const checkpointVersion = 1
+const checkpointVersion = 2
 
 // A place is how far a file has been read: everything before Offset has been published.
 type place struct {
@@ -22,10 +22,32 @@ type place struct {
 	Tail   digest `json:"tail"` // of the last bytes before Offset
 }
 
-// A state is how far a log has been read: through the file that is being read, and the rotated ones before it.
+// A state is how far a log has been read.
 type state struct {
-	Place *place            `json:"place,omitempty"` // nil between two files
-	Read  map[string]uint64 `json:"read,omitempty"`  // rotated files read to their end: name and inode
+	Place *place    `json:"place,omitempty"` // in the file that is being read, or of the last one; nil if nothing was read
+	Time  time.Time `json:"time,omitzero"`   // when the last line before Place was written; without a Place, up to when nothing was there
+	Done  bool      `json:"done,omitempty"`  // the file of Place was read to its end
+
+	Read   map[string]finished `json:"read,omitempty"`   // rotated files that were read to their end, by name
+	Coming []coming            `json:"coming,omitempty"` // the files after that of Place, oldest first
+}
+
+// finished is a rotated file that was read to its end.
+type finished struct {
+	Inode  uint64 `json:"inode"`
+	Size   int64  `json:"size"`   // what of it was read, for one that is not compressed
+	Offset int64  `json:"offset"` // where its last line begins if that has no line break; else Size
+}
+
+// coming is a file that has been seen and not been read.
+type coming struct {
+	Name     string `json:"name,omitempty"` // what it was rotated to; empty while it was the log itself
+	ID       fileID `json:"id"`
+	Zipped   bool   `json:"zipped,omitempty"`
+	Lost     bool   `json:"lost,omitempty"`     // it is gone, or nobody knows whether there was one here
+	Replaced bool   `json:"replaced,omitempty"` // its name was another file's, which may be what comes compressed
+
+	sibling sibling // as it was when it was last seen
 }
 
 // checkpoints keeps the states of all logs of a Tailer, by path, in one file.
@@ -33,6 +55,8 @@ type checkpoints struct {
 	path  string
 	now   func() time.Time
 	dirty chan struct{} // holds one element while there is something to write
+
+	damaged time.Time // when the file was written, if it was no checkpoint; else zero
 
 	mu      sync.Mutex
 	states  map[string]state
@@ -58,6 +82,11 @@ func loadCheckpoints(path string, now func() time.Time) (*checkpoints, error) {
 	if err == nil {
 		c.states, err = parseCheckpoint(text)
 	}
+	if errors.Is(err, errForeign) {
+		if info, statErr := os.Stat(path); statErr == nil {
+			c.damaged = info.ModTime()
+		}
+	}
 	if err != nil {
 		return c, fmt.Errorf("reading the checkpoint %s: %w", path, err)
 	}
@@ -75,10 +104,12 @@ func parseCheckpoint(text []byte) (map[string]state, error) {
 	return file.Logs, nil
 }
 
-func (c *checkpoints) get(log string) state {
+// get is the state of a log, and whether there is one.
+func (c *checkpoints) get(log string) (state, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.states[log]
+	s, known := c.states[log]
+	return s, known
 }
 
 // set takes over s, which must not be changed afterwards.

@@ -22,9 +22,11 @@ func TestACheckpointComesBackAsItWasSaved(t *testing.T) {
 	clock := &clockAt{time.Date(2026, 8, 21, 10, 0, 0, 0, time.UTC)}
 	c, err := loadCheckpoints(path, clock.Now)
 	require.NoError(t, err)
-	require.Equal(t, state{}, c.get("/log"))
-	want := state{Place: &place{ID: fileID{1, 2}, Offset: 3, Head: digestOf([]byte("ab")), Tail: digestOf([]byte("c"))},
-		Read: map[string]uint64{"audit-x.log": 7}}
+	_, known := c.get("/log")
+	require.False(t, known)
+	want := state{Place: &place{ID: fileID{1, 2, 3}, Offset: 3, Head: digestOf([]byte("ab")), Tail: digestOf([]byte("c"))},
+		Time: clock.now, Read: map[string]finished{"audit-x.log": {Inode: 7, Size: 9, Offset: 8}},
+		Coming: []coming{{Name: "audit-y.log", ID: fileID{Inode: 8}, Zipped: true}, {Lost: true}, {ID: fileID{Inode: 9}, Replaced: true}}}
 	c.set("/log", want)
 	c.set("/other", state{})
 	clock.now = clock.now.Add(time.Second)
@@ -33,7 +35,9 @@ func TestACheckpointComesBackAsItWasSaved(t *testing.T) {
 	require.Zero(t, c.age())
 	again, err := loadCheckpoints(path, clock.Now)
 	require.NoError(t, err)
-	require.Equal(t, want, again.get("/log"))
+	got, known := again.get("/log")
+	require.True(t, known)
+	require.Equal(t, want, got)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
@@ -60,20 +64,22 @@ func TestAWriteThatFailsLeavesTheOldCheckpoint(t *testing.T) {
 	path := filepath.Join(directory, "checkpoint.json")
 	c, err := loadCheckpoints(path, time.Now)
 	require.NoError(t, err)
-	c.set("/log", state{Read: map[string]uint64{"old": 1}})
+	c.set("/log", state{Read: map[string]finished{"old": {}}})
 	require.NoError(t, c.save())
 	require.NoError(t, os.Mkdir(path+".tmp", 0o700)) // in the way of the next write
-	c.set("/log", state{Read: map[string]uint64{"new": 1}})
+	c.set("/log", state{Read: map[string]finished{"new": {}}})
 	require.Error(t, c.save())
 	require.Positive(t, c.age())
 	old, err := loadCheckpoints(path, time.Now)
 	require.NoError(t, err)
-	require.Contains(t, old.get("/log").Read, "old")
+	s, _ := old.get("/log")
+	require.Contains(t, s.Read, "old")
 	require.NoError(t, os.Remove(path+".tmp"))
 	require.NoError(t, c.save())
 	written, err := loadCheckpoints(path, time.Now)
 	require.NoError(t, err)
-	require.Contains(t, written.get("/log").Read, "new")
+	s, _ = written.get("/log")
+	require.Contains(t, s.Read, "new")
 }
 
 func TestACheckpointThatCannotBeReadStopsTheStart(t *testing.T) {
@@ -141,7 +147,7 @@ func FuzzCheckpoint(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "checkpoint.json")
 	c, err := loadCheckpoints(path, time.Now)
 	require.NoError(f, err)
-	c.set("/log", state{Place: tr.place(fileID{1, 2})})
+	c.set("/log", state{Place: tr.place(fileID{1, 2, 3})})
 	require.NoError(f, c.save())
 	saved, err := os.ReadFile(path)
 	require.NoError(f, err)

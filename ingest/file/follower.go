@@ -8,12 +8,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mintlog/mintlog/ingest"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/stream"
 )
 
@@ -26,11 +28,24 @@ type follower struct {
 	log    *slog.Logger
 	awake  chan struct{} // holds one element when the log is to be looked at
 
-	current  *segment          // what is being read; nil between two files
-	read     map[string]uint64 // rotated files read to their end: name and inode
-	resumed  bool              // the checkpoint has been looked at
-	batch    []event.Event     // of the chunk that was read last
-	waiting  int64             // bytes in files that come after current
+	unknownSince time.Time // what was read since then is not known, because the checkpoint was damaged; else zero
+
+	current *segment            // what is being read; nil between two files
+	done    *place              // the end of the last file, until something was read of the next
+	last    string              // its name; empty if it has none
+	read    map[string]finished // rotated files that were read to their end, by name
+	coming  []coming            // the files that come after, oldest first
+	fresh   bool                // what is there is all there is to read
+	late    []sibling           // files that were written to after they had been read to their end
+	seen    time.Time           // when the last line that was read was written; before that, until when nothing was there
+
+	loss *loss     // is gone, and nothing has been read behind it
+	gaps []gap.Gap // have not been recorded
+
+	resumed  bool          // the checkpoint has been looked at
+	changed  atomic.Bool   // files have come or gone
+	looked   time.Time     // at which files there are
+	batch    []event.Event // of the chunk that was read last
 	lastLook time.Time
 	idle     bool // the log was at its end at the last look, and may have been written anew
 	backlog  backlog
@@ -44,7 +59,7 @@ func newFollower(t *Tailer, path, name string) *follower {
 	return &follower{
 		path: path, name: name, source: ingest.Source("file", name), tailer: t,
 		log:   t.options.Log.With("source", name, "path", path),
-		awake: make(chan struct{}, 1), read: map[string]uint64{},
+		awake: make(chan struct{}, 1), read: map[string]finished{},
 	}
 }
 
@@ -73,7 +88,10 @@ func (f *follower) run(ctx context.Context) {
 
 // measure says how far the log has been read.
 func (f *follower) measure() {
-	left := f.waiting + f.current.left()
+	left := f.current.left()
+	for _, c := range f.coming {
+		left += c.sibling.size
+	}
 	f.tailer.metrics.lag.WithLabelValues(f.name).Set(float64(left))
 	f.backlog.tell(f.log, f.tailer.options.Now(), left)
 }
@@ -140,6 +158,14 @@ func (f *follower) wait(ctx context.Context) {
 // step opens the next file, or reads and publishes a chunk of the current one, or ends it. It reports false when there
 // is nothing to do until the log changes.
 func (f *follower) step(ctx context.Context) (bool, error) {
+	progressed, err := f.advance(ctx)
+	if !progressed && err == nil {
+		err = f.settleLoss(ctx)
+	}
+	return progressed, err
+}
+
+func (f *follower) advance(ctx context.Context) (bool, error) {
 	if !f.resumed {
 		if err := f.resume(); err != nil {
 			return false, err
@@ -149,16 +175,33 @@ func (f *follower) step(ctx context.Context) (bool, error) {
 	if f.current == nil {
 		return f.openNext()
 	}
+	if f.changed.Load() || time.Since(f.looked) >= f.tailer.options.Poll {
+		if err := f.look(); err != nil {
+			return false, err
+		}
+	}
+	if len(f.late) > 0 {
+		err := f.readLate(ctx)
+		return err == nil, err
+	}
 	if f.idle {
 		f.idle = false
 		if intact, err := f.checkIntact(); err != nil || !intact {
 			return !intact, err
 		}
 	}
+	return f.readOn(ctx)
+}
+
+// readOn reads and publishes a chunk of the current file.
+func (f *follower) readOn(ctx context.Context) (bool, error) {
 	before := f.current.scanner.Offset()
 	readErr := f.current.read(f.found)
 	if !f.settle(ctx, before) {
 		return false, ctx.Err()
+	}
+	if f.current.scanner.Offset() != before {
+		f.save()
 	}
 	switch {
 	case readErr == nil:
@@ -166,14 +209,14 @@ func (f *follower) step(ctx context.Context) (bool, error) {
 	case errors.Is(readErr, io.EOF):
 		return f.atEnd(ctx)
 	case isDamaged(readErr):
-		f.gap("a compressed file is damaged", "file", f.current.file.Name(), "from", f.current.scanner.Offset(), "error", readErr)
+		f.damaged(f.current.file.Name(), f.current.scanner.Offset(), readErr)
 		return true, f.finish(ctx)
 	}
 	return false, readErr
 }
 
-// settle publishes what was found since the offset before, and moves the checkpoint behind it. It reports false when
-// ctx ended first.
+// settle publishes what was found since the offset before, and records what is missing of it. It reports false when
+// ctx ended first. Only behind it may the checkpoint move.
 func (f *follower) settle(ctx context.Context, before int64) bool {
 	m := f.tailer.metrics
 	f.count(m.matched, int64(len(f.batch)))
@@ -184,13 +227,18 @@ func (f *follower) settle(ctx context.Context, before int64) bool {
 	f.count(m.published, int64(len(f.batch)))
 	f.backlog.events += len(f.batch)
 	f.batch = f.batch[:0]
-	if now := f.current.scanner.Offset(); now != before {
-		f.count(m.readBytes, now-before)
-		f.count(m.lines, f.current.takeLines())
-		f.backlog.bytes += now - before
-		f.save()
+	now := f.current.scanner.Offset()
+	if now == before {
+		return true
 	}
-	return true
+	f.bound()
+	if t := lastTime(f.current.trail.tail); !t.IsZero() {
+		f.seen = t
+	}
+	f.count(m.readBytes, now-before)
+	f.count(m.lines, f.current.takeLines())
+	f.backlog.bytes += now - before
+	return f.recordGaps(ctx)
 }
 
 // urgentFirst puts what histories are made of before receptions, on which mints may wait, and these before what was
@@ -210,10 +258,26 @@ func urgentFirst(batch []event.Event) []event.Event {
 	return slices.Concat(done, received, refused)
 }
 
+// place is the end of what was read.
+func (f *follower) place() *place {
+	if f.begun() {
+		return f.current.trail.place(f.current.id)
+	}
+	return f.done
+}
+
+// begun reports whether a line of the current file was read.
+func (f *follower) begun() bool { return f.current != nil && f.current.trail.offset > 0 }
+
+// save moves the checkpoint to the place, unless something before it is missing and that has not been recorded.
 func (f *follower) save() {
-	s := state{Read: maps.Clone(f.read)}
-	if f.current != nil {
-		s.Place = f.current.trail.place(identify(f.current.info))
+	if f.loss != nil || len(f.gaps) > 0 {
+		return
+	}
+	s := state{Place: f.place(), Time: f.seen, Read: maps.Clone(f.read), Coming: slices.Clone(f.coming)}
+	s.Done = s.Place != nil && !f.begun()
+	if f.current != nil && !f.begun() {
+		s.Coming = slices.Insert(s.Coming, 0, coming{Name: f.current.rotated, ID: f.current.id, Zipped: f.current.zipped})
 	}
 	f.tailer.checkpoints.set(f.path, s)
 }
@@ -237,6 +301,7 @@ func (f *follower) found(line []byte, offset int64) {
 		reason = torn
 	}
 	f.drop(offset, int64(lost), reason, err)
+	f.unusable(offset, int64(len(line)), int64(lost), reason)
 }
 
 // drop counts bytes that are given up, and logs them, at most one such line a minute.
@@ -250,34 +315,37 @@ func (f *follower) drop(offset, length int64, reason string, err error) {
 	}
 }
 
-// gap counts and logs that a part of the log is gone.
-func (f *follower) gap(what string, bounds ...any) {
-	f.count(f.tailer.metrics.gaps, 1)
-	f.log.Error("A part of the audit log is missing: "+what, bounds...)
+// publish publishes the batch, but for events that are too large for the stream, which leave the batch. It reports false
+// when ctx ended first.
+func (f *follower) publish(ctx context.Context) bool {
+	return len(f.batch) == 0 || f.persist(ctx, "Events cannot be published", "Events are published again", func(ctx context.Context) error {
+		for len(f.batch) > 0 {
+			if err := f.tailer.options.Publisher.Publish(ctx, f.batch); err == nil || !f.dropTooLarge(err) {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// publish publishes the batch, again and again until it is acknowledged, but for events that are too large for the
-// stream, which leave the batch. It reports false when ctx ended first; a publication under way then has some time to
-// come to its end.
-func (f *follower) publish(ctx context.Context) bool {
+// persist does what stores something, again and again until it is stored. It reports false when ctx ended first; an
+// attempt under way then has some time to come to its end.
+func (f *follower) persist(ctx context.Context, failure, end string, do func(context.Context) error) bool {
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(publishGrace, cancel) })()
 	failing := false
-	for delay := f.tailer.options.RetryFirst; len(f.batch) > 0; delay = min(2*delay, f.tailer.options.RetryLast) {
-		err := f.tailer.options.Publisher.Publish(patient, f.batch)
+	for delay := f.tailer.options.RetryFirst; ; delay = min(2*delay, f.tailer.options.RetryLast) {
+		err := do(patient)
 		if err == nil {
 			if failing {
-				f.log.Info("Events are published again")
+				f.log.Info(end)
 			}
 			return true
 		}
-		if f.dropTooLarge(err) {
-			continue
-		}
 		f.count(f.tailer.metrics.publishFailures, 1)
 		if !failing && ctx.Err() == nil {
-			f.log.Error("Events cannot be published; holding the position and trying again", "events", len(f.batch), "error", err)
+			f.log.Error(failure+"; holding the position and trying again", "error", err)
 			failing = true
 		}
 		sleep(ctx, delay/2+rand.N(delay))
@@ -285,7 +353,6 @@ func (f *follower) publish(ctx context.Context) bool {
 			return false
 		}
 	}
-	return true
 }
 
 // dropTooLarge takes the event out of the batch that err says can never be published, and reports whether it does.
@@ -294,6 +361,7 @@ func (f *follower) dropTooLarge(err error) bool {
 	if !errors.As(err, &large) || large.Index < 0 || large.Index >= len(f.batch) {
 		return false
 	}
+	f.withhold(f.batch[large.Index], large.Size)
 	f.batch = slices.Delete(f.batch, large.Index, large.Index+1)
 	f.drop(f.current.scanner.Offset(), large.Size, tooLarge, err)
 	return true

@@ -3,88 +3,113 @@ package file
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"time"
 )
 
 // resume takes up the log where the checkpoint has it.
 func (f *follower) resume() error {
-	s := f.tailer.checkpoints.get(f.path)
-	f.read = maps.Clone(s.Read)
-	if f.read == nil {
-		f.read = map[string]uint64{}
-	}
-	if s.Place == nil {
+	s, known := f.tailer.checkpoints.get(f.path)
+	if !known {
+		f.fresh = true
+		if !f.unknownSince.IsZero() {
+			f.loss = &loss{reason: "the checkpoint was damaged, and files are gone since", from: f.unknownSince, unlessOlder: true}
+		}
 		return nil
 	}
-	found, gone, err := f.locate(*s.Place)
+	f.seen = s.Time
+	if s.Place == nil {
+		f.read, f.coming = readOf(s), s.Coming
+		return nil
+	}
+	found, err := f.locate(*s.Place)
 	if err != nil {
 		return err
 	}
-	if gone {
-		f.gap("the file that was being read is gone; what is there is read from its beginning",
-			"inode", s.Place.ID.Inode, "from", s.Place.Offset)
-	}
-	if found != nil {
+	f.read, f.coming = readOf(s), s.Coming
+	switch {
+	case found == nil && s.Done:
+		f.done = s.Place
+	case found == nil:
+		f.gone("the file that was being read is gone", 0, "inode", s.Place.ID.Inode, "from", s.Place.Offset)
+		f.fresh = true
+	case s.Done && f.isRead(found):
+		f.done, f.last = s.Place, found.rotated
+		return found.close()
+	default:
 		f.take(found)
 	}
 	return nil
 }
 
+func readOf(s state) map[string]finished {
+	if s.Read == nil {
+		return map[string]finished{}
+	}
+	return maps.Clone(s.Read)
+}
+
+// isRead reports whether s is a rotated file that was read to its end.
+func (f *follower) isRead(s *segment) bool {
+	done, known := f.read[s.rotated]
+	return known && (s.zipped || done.Inode == s.id.Inode)
+}
+
 // take makes s what is being read.
 func (f *follower) take(s *segment) {
-	s.scanner.Oversized = func(offset, length int64) { f.drop(offset, length, oversized, nil) }
-	f.current, f.waiting = s, 0
-	list, err := f.unread()
-	if info, statErr := os.Stat(f.path); err == nil && statErr == nil {
-		list = append(list, sibling{id: identify(info), size: info.Size()})
-	}
-	for _, later := range list {
-		if later.id != identify(s.info) {
-			f.waiting += later.size
-		}
+	f.tellOversized(s)
+	f.current = s
+	if f.loss != nil {
+		f.loss.behind = 0
 	}
 	f.save()
 }
 
+func (f *follower) tellOversized(s *segment) {
+	s.scanner.Oversized = func(offset, length int64, couldBeOurs bool) {
+		f.drop(offset, length, oversized, nil)
+		if couldBeOurs {
+			f.unusable(offset, length, length, oversized)
+		}
+	}
+}
+
 // locate opens the file in which the place was taken, there: the one with its inode if that has the same contents,
-// else one that has them, youngest first. It is nil if there is none, and gone says that there should be one.
-func (f *follower) locate(p place) (found *segment, gone bool, err error) {
-	list, err := f.unread()
+// else one that has them, youngest first. It is nil if there is none.
+func (f *follower) locate(p place) (*segment, error) {
+	log, err := theLog(f.path)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if info, err := os.Stat(f.path); err == nil {
-		list = append(list, sibling{path: f.path, id: identify(info)})
+	list, err := siblings(f.path)
+	if err != nil {
+		return nil, err
 	}
-	if p.Offset == 0 {
-		return nil, !mayHold(list, p.ID), nil
+	if log != nil {
+		list = append(list, *log)
 	}
 	for _, sameInode := range []bool{true, false} {
 		for _, s := range slices.Backward(list) {
-			if sameInode != (s.id == p.ID) {
+			if sameInode != s.id.sameInode(p.ID) {
 				continue
 			}
 			found, met, err := openSegment(s.path, &p, s.zipped())
 			switch {
 			case errors.Is(err, fs.ErrNotExist), isDamaged(err):
 			case err != nil:
-				return nil, false, err
+				return nil, err
 			case met:
 				found.rotated = s.name
-				return found, false, nil
+				return found, nil
 			}
 		}
 	}
-	return nil, true, nil
-}
-
-// mayHold reports whether a file of which nothing was read, so that only its inode is known, may be in the list: it
-// takes its turn there. Its inode alone does not make a file the same, and a compressed one has another.
-func mayHold(list []sibling, id fileID) bool {
-	return slices.ContainsFunc(list, func(s sibling) bool { return s.id == id || s.zipped() })
+	return nil, nil
 }
 
 // checkIntact reports whether the current file still has what was read from it. If not it is read anew.
@@ -96,13 +121,11 @@ func (f *follower) checkIntact() (bool, error) {
 	from, seen := f.current.scanner.Offset(), f.current.seen
 	if seen > from {
 		f.count(f.tailer.metrics.droppedBytes, seen-from, truncated)
-		f.gap("it was truncated before it was read", "file", f.current.file.Name(), "from", from, "to", seen)
-	} else {
-		f.log.Warn("The audit log was truncated; what was written since the last look is lost, if there was any",
-			"file", f.current.file.Name(), "from", from)
 	}
+	f.gone("a file was truncated, with what was written to it since the last look", max(0, seen-from),
+		"file", f.current.file.Name(), "from", from, "to", seen)
 	f.close()
-	f.save()
+	f.done, f.fresh = nil, true
 	return false, nil
 }
 
@@ -127,49 +150,60 @@ func (f *follower) atEnd(ctx context.Context) (bool, error) {
 
 // finish ends the current file.
 func (f *follower) finish(ctx context.Context) error {
-	before := f.current.scanner.Offset()
+	s := f.current
+	before := s.scanner.Offset()
+	read := finished{Inode: s.id.Inode, Offset: before, Size: before + s.scanner.Pending()}
+	cutOff := s.cutOff() && !s.zipped
 	f.current.finish(f.found)
+	if cutOff && f.loss == nil {
+		f.unusable(before, s.scanner.Offset()-before, s.scanner.Offset()-before, "the last line of a file is cut off")
+	}
 	if !f.settle(ctx, before) {
 		return ctx.Err()
 	}
-	name, inode, err := f.rotatedName()
-	if err != nil {
+	f.save()
+	if err := f.findName(); err != nil {
 		return err
 	}
-	if name != "" {
-		f.read[name] = inode
+	if err := f.look(); err != nil {
+		return err
+	}
+	f.done, f.last = f.place(), s.rotated
+	if s.rotated != "" {
+		f.read[s.rotated] = read
 	}
 	f.close()
 	f.save()
 	return nil
 }
 
-// rotatedName is the name under which the current file lies now, empty if it is gone.
-func (f *follower) rotatedName() (name string, inode uint64, err error) {
-	inode = identify(f.current.info).Inode
+// findName finds the name under which the current file lies, if it was compressed since it was opened.
+func (f *follower) findName() error {
 	if f.current.rotated != "" {
-		return f.current.rotated, inode, nil
+		return nil
 	}
-	list, err := f.unread()
+	list, err := siblings(f.path)
 	if err != nil {
-		return "", 0, err
+		return err
 	}
+	end := f.current.trail.place(f.current.id)
 	for _, s := range list {
-		if s.id == identify(f.current.info) {
-			return s.name, inode, nil
+		if s.id.sameInode(f.current.id) {
+			f.current.rotated = s.name
+			return nil
 		}
 	}
-	end := f.current.trail.place(identify(f.current.info))
 	for _, s := range list {
-		if !s.zipped() {
+		if _, known := f.read[s.name]; known || !s.zipped() {
 			continue
 		}
 		zipped, met, err := openSegment(s.path, end, true)
 		if err == nil && met {
-			return s.name, inode, zipped.file.Close()
+			f.current.rotated = s.name
+			return zipped.file.Close()
 		}
 	}
-	return "", 0, nil
+	return nil
 }
 
 func (f *follower) close() {
@@ -179,68 +213,252 @@ func (f *follower) close() {
 	f.current = nil
 }
 
-// unread are the rotated files that have not been read, oldest first.
-func (f *follower) unread() ([]sibling, error) {
-	all, err := siblings(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// look sees which files there are, and keeps what comes after the one of the place: a file that is seen and then gone
+// before it was read is lost.
+func (f *follower) look() error {
+	f.changed.Store(false)
+	f.looked = time.Now()
+	log, err := theLog(f.path) // before the others: what is older has its rotated name by then
 	if err != nil {
-		return nil, err
+		return err
 	}
-	names := map[string]bool{}
-	var list []sibling
-	for _, s := range all {
-		names[s.name] = true
-		inode, known := f.read[s.name]
-		// Two rotations in one millisecond leave another file under the name.
-		if !known || !s.zipped() && s.id.Inode != inode {
-			list = append(list, s)
-		}
+	rotated, err := siblings(f.path)
+	if err != nil {
+		return err
 	}
-	maps.DeleteFunc(f.read, func(name string, _ uint64) bool { return !names[name] })
-	return list, nil
+	anchored := f.anchored(log, rotated)
+	there := f.unread(log, rotated)
+	if f.place() == nil && len(there) == 0 && f.loss == nil {
+		f.seen = f.tailer.options.Now() // until now nothing was there
+	}
+	if f.fresh {
+		f.fresh, f.coming, anchored = false, nil, true
+	}
+	f.expect(there, anchored)
+	return nil
 }
 
-// openNext opens the oldest rotated file that has not been read, or if there is none the log itself. The log is opened
-// before the others are listed: what is older has its rotated name by then. It reports false when there is no file.
-func (f *follower) openNext() (bool, error) {
-	live, _, err := openSegment(f.path, nil, false)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
+// anchored reports whether the file of the place is there. Rotated files go oldest first, so all that come after it are
+// there as well then.
+func (f *follower) anchored(log *sibling, rotated []sibling) bool {
+	if f.current == nil {
+		return slices.ContainsFunc(rotated, func(s sibling) bool {
+			return s.name == f.last && (s.zipped() || s.id.Inode == f.read[s.name].Inode)
+		})
 	}
-	list, err := f.unread()
-	if err != nil {
-		return false, errors.Join(err, live.close())
+	if log != nil && log.id.sameInode(f.current.id) {
+		return true
 	}
-	for _, s := range list {
-		if live == nil || s.id != identify(live.info) { // else it was rotated just now
-			return true, errors.Join(f.openSibling(s), live.close())
+	for _, s := range rotated {
+		if s.id.sameInode(f.current.id) {
+			f.current.rotated = s.name
+			return true
+		}
+		if s.name == f.current.rotated && s.zipped() {
+			return true
 		}
 	}
-	if live == nil {
+	return false
+}
+
+// unread are the files that are neither read nor being read, oldest first, the log last.
+func (f *follower) unread(log *sibling, rotated []sibling) []sibling {
+	names := map[string]bool{}
+	f.late = f.late[:0]
+	var list []sibling
+	for _, s := range rotated {
+		names[s.name] = true
+		if log != nil && log.id.sameInode(s.id) {
+			log = nil // it was rotated just now
+		}
+		if f.current != nil && (s.id.sameInode(f.current.id) || s.name == f.current.rotated && s.zipped()) {
+			continue
+		}
+		done, known := f.read[s.name]
+		switch {
+		case !known:
+			list = append(list, s)
+		case s.zipped():
+		case s.id.Inode != done.Inode: // two rotations in one millisecond
+			s.replaces = true
+			delete(f.read, s.name)
+			list = append(list, s)
+		case s.size > done.Size:
+			f.late = append(f.late, s)
+		}
+	}
+	maps.DeleteFunc(f.read, func(name string, _ finished) bool { return !names[name] })
+	if log != nil && (f.current == nil || !log.id.sameInode(f.current.id)) {
+		list = append(list, *log)
+	}
+	return list
+}
+
+// expect brings what comes up to date with the files that are there.
+func (f *follower) expect(there []sibling, anchored bool) {
+	known := slices.DeleteFunc(f.coming, func(c coming) bool {
+		_, read := f.read[c.Name]
+		return read || f.current != nil && c.Name != "" && c.Name == f.current.rotated || anchored && c == coming{Lost: true}
+	})
+	// Where nothing was known to come, and the file of the place is gone, one before the oldest may be gone as well.
+	// One that is there without any rotated file is the next.
+	uncertain := !anchored && len(known) == 0 && len(there) > 0 && there[0].name != ""
+	f.coming = nil
+	if uncertain {
+		f.coming = append(f.coming, coming{Lost: true})
+	}
+	// Before a file that is still the log nothing can have come that was not there.
+	rotated := slices.ContainsFunc(there, func(s sibling) bool {
+		return s.name != "" && !slices.ContainsFunc(known, func(c coming) bool { return c.Name == s.name })
+	})
+	used := make([]bool, len(there))
+	for _, c := range known {
+		at := slices.IndexFunc(there, func(s sibling) bool { return c.is(s, anchored) && !(rotated && s.name == "") })
+		if at >= 0 && !used[at] {
+			used[at] = true
+			next := f.comes(there[at])
+			next.Replaced = next.Replaced || c.Replaced
+			if c.Replaced && next.Zipped && !c.Zipped {
+				f.coming = append(f.coming, coming{Name: c.Name, ID: c.ID, Lost: true})
+			}
+			f.coming = append(f.coming, next)
+		} else if f.overlooked(c, there) {
+			f.coming = append(f.coming, c)
+		} else if c.Lost || !f.compressedMeanwhile(c, known, there, anchored) {
+			f.coming = append(f.coming, coming{Name: c.Name, ID: c.ID, Lost: true})
+		}
+	}
+	for i, s := range there {
+		if !used[i] {
+			f.coming = append(f.coming, f.comes(s))
+		}
+	}
+}
+
+// is reports whether s is what was seen before. That nothing else can have the inode of the log is certain where the
+// file of the place is there, for then nothing that came after it was deleted.
+func (c coming) is(s sibling, anchored bool) bool {
+	if c.Name == "" {
+		return !c.Lost && !s.zipped() && (s.id.certainly(c.ID) || anchored && s.id.maybe(c.ID))
+	}
+	return !c.Lost && s.name == c.Name && (s.zipped() || c.Zipped || s.id.sameInode(c.ID))
+}
+
+// overlooked reports whether a rotated file is there after all: a list of many files is not made in one moment, and the
+// file may have been compressed meanwhile. The compressed one is there before the plain one goes.
+func (f *follower) overlooked(c coming, there []sibling) bool {
+	if c.Lost || c.Name == "" || slices.ContainsFunc(there, func(s sibling) bool { return s.name == c.Name }) {
+		return false
+	}
+	for _, name := range []string{c.Name, c.Name + compressed} {
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(f.path), name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// compressedMeanwhile reports whether what was the log, and is not seen any more, must be one of the compressed files
+// that have appeared.
+func (f *follower) compressedMeanwhile(c coming, known []coming, there []sibling, anchored bool) bool {
+	return anchored && c.Name == "" && slices.ContainsFunc(there, func(s sibling) bool {
+		return s.zipped() && !slices.ContainsFunc(known, func(k coming) bool { return k.Name == s.name })
+	})
+}
+
+func (f *follower) comes(s sibling) coming {
+	replaced := s.replaces || slices.ContainsFunc(f.coming, func(c coming) bool { return c.Lost && s.name != "" && c.Name == s.name })
+	return coming{Name: s.name, ID: s.id, Zipped: s.zipped(), Replaced: replaced, sibling: s}
+}
+
+// openNext opens the oldest file that has not been read. It reports false when there is none.
+func (f *follower) openNext() (bool, error) {
+	if err := f.look(); err != nil {
+		return false, err
+	}
+	if len(f.coming) == 0 {
 		return false, nil
 	}
-	f.take(live)
+	next := f.coming[0]
+	if next.Lost {
+		f.coming = f.coming[1:]
+		f.gone("a rotated file is gone", 0, "file", next.Name, "inode", next.ID.Inode)
+		return true, nil
+	}
+	opened, _, err := openSegment(next.sibling.path, nil, next.Zipped)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true, nil // it has another name, or is lost
+	case isDamaged(err):
+		f.coming = f.coming[1:]
+		f.damaged(next.sibling.path, 0, err)
+		f.read[next.Name], f.last = finished{Inode: next.ID.Inode}, next.Name
+		return true, nil
+	case err != nil:
+		return false, err
+	case !opened.id.sameInode(next.ID):
+		return true, opened.close() // another has the name by now
+	}
+	f.coming = f.coming[1:]
+	opened.rotated = next.Name
+	f.take(opened)
 	return true, nil
 }
 
-// openSibling opens a rotated file. One that is gone meanwhile has another name, or is lost.
-func (f *follower) openSibling(s sibling) error {
-	opened, _, err := openSegment(s.path, nil, s.zipped())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if isDamaged(err) {
-		f.gap("a compressed file is damaged", "file", s.path, "from", 0, "error", err)
-		f.read[s.name] = s.id.Inode
-		f.save()
+func (f *follower) damaged(file string, from int64, err error) {
+	f.gone("a compressed file is damaged", 0, "file", file, "from", from, "error", err)
+}
+
+// readLate reads what was written to a rotated file after its end had been read, by a writer that still held it.
+// kube-apiserver is none: it closes the log before it renames it.
+func (f *follower) readLate(ctx context.Context) error {
+	s := f.late[0]
+	f.late = f.late[1:]
+	done := f.read[s.name]
+	late, met, err := openSegment(s.path, &place{ID: s.id, Offset: done.Offset}, false)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !met {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	opened.rotated = s.name
-	f.take(opened)
-	return nil
+	late.rotated = s.name
+	if late.id.Inode == done.Inode {
+		err = f.aside(ctx, late)
+	}
+	if err == nil {
+		done.Offset = late.scanner.Offset()
+		done.Size = done.Offset + late.scanner.Pending()
+		f.read[s.name] = done
+		f.save()
+	}
+	return errors.Join(err, late.close())
+}
+
+// aside reads a rotated file to its end without moving the place. What is missing in it was written after its rotation.
+func (f *follower) aside(ctx context.Context, s *segment) error {
+	current, seen, pending := f.current, f.seen, f.loss
+	defer func() { f.current, f.seen, f.loss = current, seen, pending }()
+	f.current, f.seen, f.loss = s, rotationTime(f.path, s.rotated), nil
+	f.tellOversized(s)
+	for {
+		before := s.scanner.Offset()
+		readErr := s.read(f.found)
+		if !f.settle(ctx, before) {
+			return ctx.Err()
+		}
+		if readErr == nil {
+			continue
+		}
+		if f.loss != nil {
+			f.end(f.tailer.options.Now())
+		}
+		if !f.recordGaps(ctx) {
+			return ctx.Err()
+		}
+		if errors.Is(readErr, io.EOF) {
+			return nil
+		}
+		return readErr
+	}
 }

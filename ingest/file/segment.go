@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,8 @@ import (
 type segment struct {
 	file     *os.File
 	info     fs.FileInfo // when it was opened
-	rotated  string      // the name it was rotated to, when it was opened under that; empty if it was the live log
+	id       fileID
+	rotated  string // the name it was rotated to; empty while it is the log itself
 	zipped   bool
 	replaced bool // another file has the log's path, so nothing is written to this one any more
 	scanner  *ingest.Scanner
@@ -54,7 +56,7 @@ func newSegment(file *os.File, from *place, zipped bool) (*segment, bool, error)
 			return nil, false, &damagedError{err}
 		}
 	}
-	s := &segment{file: file, info: info, zipped: zipped, trail: &trail{}}
+	s := &segment{file: file, info: info, id: identify(file.Name(), info), zipped: zipped, trail: &trail{}}
 	if from != nil {
 		met := false
 		if s.trail, met, err = meet(*from, source); err != nil && zipped {
@@ -87,6 +89,12 @@ func (s *segment) read(found func(line []byte, offset int64)) error {
 		return &damagedError{err}
 	}
 	return err
+}
+
+// cutOff reports whether what stands behind the last line break is no whole event.
+func (s *segment) cutOff() bool {
+	rest := bytes.TrimSpace(s.scanner.Partial())
+	return s.scanner.Pending() == int64(len(s.scanner.Partial())) && len(rest) > 0 && !json.Valid(rest)
 }
 
 // finish takes what stands behind the last line break.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -16,34 +15,37 @@ const backupTime = "2006-01-02T15-04-05.000"
 
 const compressed = ".gz"
 
-// A fileID is what a file keeps when it is renamed. When it is deleted another file may get it.
-type fileID struct {
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
-}
-
-func identify(info fs.FileInfo) fileID {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fileID{}
-	}
-	return fileID{Device: uint64(stat.Dev), Inode: stat.Ino}
-}
-
-// A sibling is a rotated file beside a log.
+// A sibling is a rotated file beside a log, or the log itself.
 type sibling struct {
-	name string // of the plain file, which may be gone
+	name string // of the plain file, which may be gone; empty: the log itself
 	path string // of what is there
 	id   fileID // of what is there
 	size int64  // of what is there, in bytes
+
+	replaces bool // another file had the name, and was read
 }
 
 func (s sibling) zipped() bool { return strings.HasSuffix(s.path, compressed) }
+
+// theLog is the file at the path of a log; nil if there is none.
+func theLog(path string) (*sibling, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &sibling{path: path, id: identify(path, info), size: info.Size()}, nil
+}
 
 // siblings are the rotated files of the log at path, oldest first. A compressed one counts only where the plain one is
 // gone: while both are there the compressed one may be half written.
 func siblings(path string) ([]sibling, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +58,20 @@ func siblings(path string) ([]sibling, error) {
 		if _, ok := found[name]; ok && isCompressed {
 			continue
 		}
-		s := sibling{name: name, path: filepath.Join(filepath.Dir(path), entry.Name())}
-		if info, err := entry.Info(); err == nil {
-			s.id, s.size = identify(info), info.Size()
-		} else if !errors.Is(err, fs.ErrNotExist) { // compressed just now: it still has its name
+		if !entry.Type().IsRegular() {
+			continue
+		}
+		s, err := seen(name, filepath.Join(filepath.Dir(path), entry.Name()))
+		if errors.Is(err, fs.ErrNotExist) && !isCompressed { // compressed just now, or deleted
+			s, err = seen(name, filepath.Join(filepath.Dir(path), name+compressed))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
-		if entry.Type().IsRegular() {
-			found[name] = s
-		}
+		found[name] = s
 	}
 	list := make([]sibling, 0, len(found))
 	for _, s := range found {
@@ -74,17 +81,32 @@ func siblings(path string) ([]sibling, error) {
 	return list, nil
 }
 
+// seen is the file at path, which was rotated to name.
+func seen(name, path string) (sibling, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return sibling{}, err
+	}
+	return sibling{name: name, path: path, id: identify(path, info), size: info.Size()}, nil
+}
+
 // isBackup reports whether name is what the log called base was renamed to at a rotation.
-func isBackup(base, name string) bool {
-	extension := filepath.Ext(base)
+func isBackup(base, name string) bool { return !rotationTime(base, name).IsZero() }
+
+// rotationTime is when the log at path was renamed to name; zero if it is not called so.
+func rotationTime(path, name string) time.Time {
+	base, extension := filepath.Base(path), filepath.Ext(path)
 	stamp, ok := strings.CutPrefix(name, strings.TrimSuffix(base, extension)+"-")
 	if !ok {
-		return false
+		return time.Time{}
 	}
 	stamp, ok = strings.CutSuffix(stamp, extension)
 	if !ok {
-		return false
+		return time.Time{}
 	}
-	_, err := time.Parse(backupTime, stamp)
-	return err == nil
+	t, err := time.Parse(backupTime, stamp)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
 }

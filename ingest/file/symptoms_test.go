@@ -149,7 +149,7 @@ func TestADamagedCheckpointIsReportedAndEverythingIsReadAgain(t *testing.T) {
 		"empty":     func(string) string { return "" },
 		"truncated": func(text string) string { return text[:len(text)/2] },
 		"foreign":   func(string) string { return `{"offset": 1000000}` },
-		"newer":     func(text string) string { return strings.Replace(text, `"version":1`, `"version":2`, 1) },
+		"newer":     func(text string) string { return strings.Replace(text, `"version":2`, `"version":3`, 1) },
 		"zeroes":    func(text string) string { return strings.Repeat("\x00", len(text)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -479,10 +479,8 @@ func TestSourcesAreNamedApart(t *testing.T) {
 	f([]string{"/a/audit.log", "/b/other.log"}, nil, "audit.log", "other.log")
 	f([]string{"/a/audit.log", "/b/audit.log"}, nil, "/a/audit.log", "/b/audit.log")
 	f([]string{"/a/audit.log", "/b/audit.log"}, map[string]string{"/a/audit.log": "one"}, "one", "audit.log")
-	for _, paths := range [][]string{nil, {"/a/audit.log", "/a/audit.log"}} {
-		_, err := sourceNames(paths, nil)
-		require.Error(t, err)
-	}
+	_, err := sourceNames([]string{"/a/audit.log", "/a/audit.log"}, nil)
+	require.Error(t, err)
 }
 
 func TestALogInADirectoryThatComesLaterIsFollowed(t *testing.T) {

@@ -3,9 +3,14 @@
 //
 // What it promises: every event whose line was in a file when the Tailer looked is published at least once, whatever
 // is killed in between. Events come twice only where the process died between a publication and the checkpoint behind
-// it, or where a checkpoint was lost. Where a part of a log is gone before it could be read, that is counted as a gap.
+// it, or where a checkpoint was lost. Where a part of a log is gone before it could be read, or where bytes that could
+// have been an event of ours give none, a gap is recorded.
 //
-// What it cannot see: lines that were written and truncated away, or rotated and deleted, between two looks.
+// A gap is recorded before the checkpoint moves past it. Its bounds are times of the log's own: nothing is missing outside.
+//
+// What it cannot see: a file that came and went between two looks while the one before it stayed, such as one of two
+// rotations in one millisecond, if nobody was there to see the first; and lines that another writer than kube-apiserver
+// adds to a rotated file that is compressed already.
 package file
 
 import (
@@ -14,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +45,8 @@ const (
 // Options say what a Tailer follows. Paths, Checkpoint and Publisher are needed.
 type Options struct {
 	// Paths of the logs. They need not exist yet. Each is a source of its own, named after its path's base where that
-	// is unique.
+	// is unique. One with *, ? or [ in it is a pattern as of filepath.Match: every regular file that it matches, now or
+	// later, is a log named after its whole path, but for those that are called like what a log was rotated to.
 	Paths []string
 	// Names overrides sources' names, by path.
 	Names map[string]string
@@ -47,6 +54,8 @@ type Options struct {
 	// and no other process uses it.
 	Checkpoint string
 	Publisher  ingest.Publisher
+	// Gaps records what is known to be missing of the logs; without it that is counted and logged alone.
+	Gaps ingest.GapRecorder
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -64,13 +73,34 @@ type Tailer struct {
 	options     Options
 	checkpoints *checkpoints
 	metrics     *metrics
-	followers   []*follower
+	patterns    []string      // absolute
+	changed     chan struct{} // holds one element when files may match that did not
+
+	mu        sync.Mutex
+	followers []*follower
 }
 
 // New reads the checkpoint. One that cannot be understood is reported in the log and taken for none.
 func New(o Options) (*Tailer, error) {
 	o.setDefaults()
-	names, err := sourceNames(o.Paths, o.Names)
+	if len(o.Paths) == 0 {
+		return nil, errors.New("no audit log to follow")
+	}
+	var paths, patterns []string
+	for _, path := range o.Paths {
+		absolute, err := filepath.Abs(path)
+		if err != nil {
+			return nil, fmt.Errorf("finding the audit log %s: %w", path, err)
+		}
+		if !isPattern(path) {
+			paths = append(paths, path)
+		} else if _, err := matches(absolute); err != nil {
+			return nil, fmt.Errorf("the pattern of audit logs %s: %w", path, err)
+		} else {
+			patterns = append(patterns, absolute)
+		}
+	}
+	names, err := sourceNames(paths, o.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +110,64 @@ func New(o Options) (*Tailer, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	t := &Tailer{options: o, checkpoints: checkpoints, metrics: newMetrics(o.Registerer, checkpoints.age)}
-	for _, path := range o.Paths {
-		path, err := filepath.Abs(path)
+	t := &Tailer{
+		options: o, checkpoints: checkpoints, metrics: newMetrics(o.Registerer, checkpoints.age),
+		patterns: patterns, changed: make(chan struct{}, 1),
+	}
+	for i, path := range paths {
+		absolute, err := filepath.Abs(path)
 		if err != nil {
-			return nil, fmt.Errorf("finding the audit log %s: %w", path, err)
+			return nil, err
 		}
-		t.followers = append(t.followers, newFollower(t, path, names[len(t.followers)]))
+		t.add(absolute, names[i])
+	}
+	t.discover()
+	if len(t.followers) == 0 {
+		o.Log.Warn("No audit log matches yet", "patterns", patterns)
+	}
+	for _, f := range t.followers { // one that comes later has nothing of before
+		f.unknownSince = checkpoints.damaged
 	}
 	return t, nil
+}
+
+// add makes a follower of the log, unless there is one, and returns it.
+func (t *Tailer) add(path, name string) *follower {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.ContainsFunc(t.followers, func(f *follower) bool { return f.path == path }) {
+		return nil
+	}
+	f := newFollower(t, path, name)
+	t.followers = append(t.followers, f)
+	return f
+}
+
+// discover makes followers of the logs that match a pattern and have none, and returns them.
+func (t *Tailer) discover() []*follower {
+	var added []*follower
+	for _, pattern := range t.patterns {
+		paths, err := matches(pattern)
+		if err != nil { // it was none at the start
+			t.options.Log.Error("A pattern of audit logs cannot be matched", "pattern", pattern, "error", err)
+		}
+		for _, path := range paths {
+			if path == t.checkpoints.path {
+				continue
+			}
+			if f := t.add(path, path); f != nil {
+				added = append(added, f)
+			}
+		}
+	}
+	return added
+}
+
+// all are the followers that there are now.
+func (t *Tailer) all() []*follower {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.followers)
 }
 
 func (o *Options) setDefaults() {
@@ -114,9 +193,6 @@ func (o *Options) setDefaults() {
 
 // sourceNames gives each path its configured name, else its base if no other needs the same, else itself.
 func sourceNames(paths []string, configured map[string]string) ([]string, error) {
-	if len(paths) == 0 {
-		return nil, errors.New("no audit log to follow")
-	}
 	bases := map[string]int{}
 	for _, path := range paths {
 		if configured[path] == "" {
@@ -146,14 +222,38 @@ func sourceNames(paths []string, configured map[string]string) ([]string, error)
 // checkpoint, and returns nil unless that failed.
 func (t *Tailer) Run(ctx context.Context) error {
 	var followers, helpers sync.WaitGroup
-	for _, f := range t.followers {
+	for _, f := range t.all() {
 		followers.Go(func() { f.run(ctx) })
 	}
+	followers.Go(func() {
+		t.discoverMore(ctx, func(f *follower) { followers.Go(func() { f.run(ctx) }) })
+	})
 	helpers.Go(func() { t.notify(ctx) })
 	helpers.Go(func() { t.saveCheckpoints(ctx) })
 	followers.Wait()
 	helpers.Wait()
 	return t.checkpoints.save()
+}
+
+// discoverMore calls found with each log that comes to match a pattern.
+func (t *Tailer) discoverMore(ctx context.Context, found func(*follower)) {
+	if len(t.patterns) == 0 {
+		return
+	}
+	poll := time.NewTicker(t.options.Poll)
+	defer poll.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-poll.C:
+		case <-t.changed:
+		}
+		for _, f := range t.discover() {
+			f.log.Info("Another audit log is followed")
+			found(f)
+		}
+	}
 }
 
 // saveCheckpoints writes the checkpoint when there is something new.
@@ -194,7 +294,7 @@ func (t *Tailer) notify(ctx context.Context) {
 	poll := time.NewTicker(t.options.Poll)
 	defer poll.Stop()
 	t.watch(watcher)
-	t.wake("")
+	t.wake("", true)
 	for {
 		select {
 		case <-ctx.Done():
@@ -202,25 +302,37 @@ func (t *Tailer) notify(ctx context.Context) {
 		case <-poll.C:
 			t.watch(watcher) // a directory may be new, or another than it was
 		case <-watcher.Errors: // notifications were lost
-			t.wake("")
+			t.wake("", true)
 		case event := <-watcher.Events:
-			t.wake(filepath.Dir(event.Name))
+			t.wake(filepath.Dir(event.Name), event.Op.Has(fsnotify.Create) || event.Op.Has(fsnotify.Rename) || event.Op.Has(fsnotify.Remove))
 		}
 	}
 }
 
 // watch has the watcher watch the directories of all logs. One that does not exist is tried again at the next poll.
 func (t *Tailer) watch(watcher *fsnotify.Watcher) {
-	for _, f := range t.followers {
+	for _, f := range t.all() {
 		_ = watcher.Add(filepath.Dir(f.path))
+	}
+	for _, pattern := range t.patterns {
+		_ = watcher.Add(above(pattern))
 	}
 }
 
-// wake has the logs in a directory looked at, or all of them.
-func (t *Tailer) wake(directory string) {
-	for _, f := range t.followers {
+// wake has the logs in a directory looked at, or all of them, where files may have come or gone if they changed.
+func (t *Tailer) wake(directory string, changed bool) {
+	for _, f := range t.all() {
 		if directory == "" || directory == filepath.Dir(f.path) {
+			if changed {
+				f.changed.Store(true)
+			}
 			f.wake()
+		}
+	}
+	if changed {
+		select {
+		case t.changed <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -218,10 +218,14 @@ func waitFor(done func() bool) bool {
 
 // offset is how far the log at path has been published.
 func (t *Tailer) offset(path string) int64 {
-	if p := t.checkpoints.get(path).Place; p != nil {
-		return p.Offset
+	s, known := t.checkpoints.get(path)
+	if !known {
+		return -1
 	}
-	return -1
+	if s.Place == nil || s.Done {
+		return 0
+	}
+	return s.Place.Offset
 }
 
 func (b *bench) gaps() float64 {
