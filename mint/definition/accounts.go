@@ -3,10 +3,12 @@ package definition
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // An Account is one login of an application that the block declares.
@@ -42,7 +44,7 @@ func (b Block) Accounts(ctx context.Context, app Application, webhooks Webhooks,
 	rivals := rivalsAmong(declared)
 	for _, d := range declared {
 		if reason := d.refusal(rivals(d), recorded); reason != "" {
-			refused = append(refused, Refused{Account: d.Account, Platform: d.platform, Reason: fmt.Sprintf("the account %q: %s", d.Name, reason)})
+			refused = append(refused, Refused{Account: d.Account, Platform: d.platform, Reason: fmt.Sprintf("the account %s: %s", quoted(d.Name), reason)})
 			continue
 		}
 		accounts = append(accounts, d.Account)
@@ -59,91 +61,47 @@ type declaration struct {
 
 // declared are the declarations of all sources, sorted by name. What has one username and one Secret name is one
 // account, by whatever name it is declared; if one of those is the platform's, so it is.
-func (b Block) declared(_ context.Context, app Application, _ Webhooks) ([]declaration, error) {
+func (b Block) declared(ctx context.Context, app Application, webhooks Webhooks) ([]declaration, error) {
 	type identity struct{ username, segment, unnamed string }
 	unique := map[identity]declaration{}
-	for i, source := range b.Sources {
-		found, err := source.accounts(app.Values)
-		if err != nil {
-			return nil, fmt.Errorf("%s.accounts[%d]: %w", root, i, err)
+	all, err := b.askAll(ctx, app, webhooks)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		d.resolve(app.Release)
+		id := identity{username: d.Username, segment: d.Segment}
+		if d.Segment == "" {
+			id.unnamed = d.Name
 		}
-		for _, d := range found {
-			d.resolve(app.Release)
-			id := identity{username: d.Username, segment: d.Segment}
-			if d.Segment == "" {
-				id.unnamed = d.Name
-			}
-			if earlier, again := unique[id]; again {
-				d.Name, d.platform = min(d.Name, earlier.Name), d.platform || earlier.platform
-			}
-			unique[id] = d
+		if earlier, again := unique[id]; again {
+			d.Name, d.platform = min(d.Name, earlier.Name), d.platform || earlier.platform
 		}
+		unique[id] = d
 	}
 	return slices.SortedFunc(maps.Values(unique), func(a, b declaration) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Username, b.Username))
 	}), nil
 }
 
-// accounts asks one source.
-func (s Source) accounts(values map[string]any) ([]declaration, error) {
-	if s.Kind == Static {
-		declared, err := s.declares(values)
-		if err != nil || !declared {
-			return nil, err
-		}
-		return []declaration{{Account: Account{Name: s.Name, Username: s.Username}, platform: s.Owner == PlatformOwner}}, nil
+// askAll asks all sources at once: several webhooks take no longer than the slowest. An error names every one that
+// failed, in their order.
+func (b Block) askAll(ctx context.Context, app Application, webhooks Webhooks) ([]declaration, error) {
+	found, problems := make([][]declaration, len(b.Sources)), make([]string, len(b.Sources))
+	var asking sync.WaitGroup
+	for i := range b.Sources {
+		asking.Go(func() {
+			var err error
+			if found[i], err = b.accounts(ctx, i, app, webhooks); err != nil {
+				problems[i] = fmt.Sprintf("%s.accounts[%d]: %v", root, i, err)
+			}
+		})
 	}
-	value, err := lookup(values, s.Path)
-	if err != nil || value == nil {
-		return nil, err
+	asking.Wait()
+	if problems = slices.DeleteFunc(problems, func(p string) bool { return p == "" }); len(problems) > 0 {
+		return nil, errors.New(strings.Join(problems, "; "))
 	}
-	users, ok := value.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("the value at %s is no map", s.Path)
-	}
-	var found []declaration
-	for name := range users {
-		found = append(found, declaration{Account: Account{Name: name, Username: name}})
-	}
-	return found, nil
-}
-
-// declares reports whether a static account is there: the value at When must be a boolean, or absent.
-func (s Source) declares(values map[string]any) (bool, error) {
-	if s.When == "" {
-		return true, nil
-	}
-	value, err := lookup(values, s.When)
-	if err != nil || value == nil {
-		return false, err
-	}
-	declared, ok := value.(bool)
-	if !ok {
-		return false, fmt.Errorf("the value at %s is no boolean", s.When)
-	}
-	return declared, nil
-}
-
-// lookup follows a dotted path through maps; what is absent, or null, is nil.
-func lookup(values map[string]any, path string) (any, error) {
-	var value any = values
-	walked := "the values"
-	for part := range strings.SplitSeq(path, ".") {
-		if value == nil {
-			return nil, nil
-		}
-		fields, ok := value.(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("the value at %s is no map, so there is no %s", walked, path)
-		}
-		value = fields[part]
-		if walked == "the values" {
-			walked = part
-		} else {
-			walked += "." + part
-		}
-	}
-	return value, nil
+	return slices.Concat(found...), nil
 }
 
 // resolve names the account's Secret, or notes why it can have none.
@@ -187,12 +145,14 @@ func (d declaration) refusal(rivals []declaration, recorded func(string) (string
 		switch {
 		case other == d || !sameSegment && !sameUsername:
 		case other.platform:
-			return fmt.Sprintf("it meets the platform's own account %q", other.Name)
+			return "it meets the platform's own account " + quoted(other.Name)
 		case other.problem != "":
+		case sameSegment && !held && other.Name == d.Name:
+			return fmt.Sprintf("it is declared with two usernames, %s and %s", quoted(d.Username), quoted(other.Username))
 		case sameSegment && !held:
-			return fmt.Sprintf("it meets the account %q in one Secret name", other.Name)
+			return fmt.Sprintf("it meets the account %s in one Secret name", quoted(other.Name))
 		case sameUsername && !(held && !recordedAs(recorded, other)):
-			return fmt.Sprintf("it has the username of the account %q", other.Name)
+			return "it has the username of the account " + quoted(other.Name)
 		}
 	}
 	return ""
@@ -202,4 +162,13 @@ func (d declaration) refusal(rivals []declaration, recorded func(string) (string
 func recordedAs(recorded func(string) (string, bool), d declaration) bool {
 	username, ok := recorded(d.Segment)
 	return ok && username == d.Username
+}
+
+// quoted is a name in quotes; what is far too long to be one is cut.
+func quoted(name string) string {
+	const shown = 64
+	if len(name) > shown {
+		return fmt.Sprintf("%q…", name[:shown])
+	}
+	return fmt.Sprintf("%q", name)
 }

@@ -18,6 +18,6 @@ type Application struct {
 // Webhooks asks the webhooks that a block names. kind is the kind whose definition names them. Without an error the
 // answer has the right shape. An error is for the eyes of tenants: it quotes nothing of request or answer.
 type Webhooks interface {
-	Accounts(ctx context.Context, kind string, c webhook.Config, request webhook.AccountsRequest) ([]webhook.Account, error)
-	Format(ctx context.Context, kind string, c webhook.Config, request webhook.FormatRequest) (stored string, err error)
+	Accounts(ctx context.Context, kind string, c webhook.Config, app webhook.Application) ([]webhook.Account, error)
+	Format(ctx context.Context, kind string, c webhook.Config, format, username, password string) (stored string, err error)
 }

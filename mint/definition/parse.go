@@ -5,6 +5,7 @@ package definition
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,24 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/mintlog/mintlog/mint/format"
+	"github.com/mintlog/mintlog/mint/webhook"
 )
 
 // root is where the block stands; every error names the path of its field from here.
 const root = "spec.credentials"
 
-// BuiltIn is the kind of format that needs no webhook.
-const BuiltIn = "BuiltIn"
+// The kinds of formats. Webhook is one as well.
+const BuiltIn = "BuiltIn" // needs nobody
 
 // The kinds of sources.
 const (
-	ValuesMap = "ValuesMap" // the keys of a map in the values
-	Static    = "Static"    // one account named in the block
+	ValuesMap  = "ValuesMap"  // the keys of a map in the values
+	ValuesList = "ValuesList" // the elements of a list in the values
+	Static     = "Static"     // one account named in the block
+	Expression = "Expression" // what CEL makes of the values
+	Webhook    = "Webhook"    // what somebody else says, and the kind of format that somebody else knows
 )
+
+var sourceKinds = []string{ValuesMap, ValuesList, Static, Expression, Webhook}
 
 // PlatformOwner is the owner of accounts that are left alone: no Secret, no credential, no mint.
 const PlatformOwner = "platform"
 
-// A Block is what spec.credentials says.
+// maxSources is how many sources a block may have.
+const maxSources = 16
+
+// A Block is what spec.credentials says. It is plain data: two that say the same are equal in depth.
 type Block struct {
 	Format       Format
 	Sources      []Source          // `accounts`: their union counts
@@ -39,20 +49,27 @@ type Block struct {
 
 // A Format is how a kind's passwords are stored.
 type Format struct {
-	Name string
-	Kind string // BuiltIn
+	Name       string            // a webhook's is none of the built-in ones
+	Kind       string            // BuiltIn or Webhook
+	Parameters format.Parameters // BuiltIn: what differs from the format's default
+	Webhook    webhook.Config    // Webhook: whom to ask
 }
 
 // A Source yields accounts.
 type Source struct {
-	Kind string // ValuesMap or Static
+	Kind string
 
-	Path string // ValuesMap: where in the values the map stands, dotted
+	Path          string // ValuesMap, ValuesList: where in the values it stands, dotted
+	NameField     string // ValuesList: the field of an element that names the account
+	UsernameField string // ValuesList: the field of an element that holds the login; empty: it is the name
 
 	Name     string // Static
 	Username string // Static: the login, if it is not the name
 	When     string // Static: where in the values a boolean stands that must be true, dotted; empty: always
 	Owner    string // Static: "" or PlatformOwner
+
+	Expression string         // Expression: CEL that compiles
+	Webhook    webhook.Config // Webhook: whom to ask
 }
 
 // Parse reads a block as JSON decodes it. What it does not know is an error: a kind whose block is half understood is
@@ -128,25 +145,74 @@ func (p *parser) format(path string, raw any) Format {
 		p.refuse(path, "is required")
 		return Format{}
 	}
-	fields := p.object(path, raw, "name", "kind")
-	if fields == nil {
+	fields, ok := raw.(map[string]any)
+	if !ok {
+		p.refuse(path, "must be an object")
 		return Format{}
 	}
 	f := Format{Kind: p.text(path, fields, "kind", BuiltIn), Name: p.required(path, fields, "name")}
-	if f.Kind != BuiltIn {
-		p.refuse(path+".kind", "%q is unknown to this version (known: %s)", f.Kind, BuiltIn)
-		return f
-	}
-	if _, known := format.Built(f.Name); f.Name != "" && !known {
-		p.refuse(path+".name", "%q is unknown to this version (known: %s)", f.Name, strings.Join(format.Names(), ", "))
+	switch f.Kind {
+	case BuiltIn:
+		p.object(path, raw, "name", "kind", "parameters")
+		if _, known := format.Built(f.Name); f.Name != "" && !known {
+			p.refuse(path+".name", "%q is unknown to this version (known: %s)", f.Name, strings.Join(format.Names(), ", "))
+		}
+		f.Parameters = p.parameters(path+".parameters", f.Name, fields["parameters"])
+	case Webhook:
+		p.object(path, raw, "name", "kind", "webhook")
+		if _, known := format.Built(f.Name); known {
+			p.refuse(path+".name", "%q is a built-in format: a webhook's needs a name of its own", f.Name)
+		} else if problems := validation.IsDNS1123Label(f.Name); f.Name != "" && len(problems) > 0 {
+			p.refuse(path+".name", "%s", problems[0])
+		}
+		f.Webhook = p.webhook(path+".webhook", fields["webhook"])
+	default:
+		p.refuse(path+".kind", "%q is unknown to this version (known: %s, %s)", f.Kind, BuiltIn, Webhook)
 	}
 	return f
+}
+
+// parameters are those of a built-in format, each within its bounds.
+func (p *parser) parameters(path, name string, raw any) format.Parameters {
+	var parameters format.Parameters
+	if raw == nil {
+		return parameters
+	}
+	var known []string
+	limits := format.Limits(name)
+	for _, limit := range limits {
+		known = append(known, limit.Field)
+	}
+	fields := p.object(path, raw, known...)
+	for _, limit := range limits {
+		if _, present := fields[limit.Field]; !present {
+			continue
+		}
+		n := p.number(path, fields, limit.Field, 0, int64(limit.Least), int64(limit.Most))
+		limit.Set(&parameters, int(n))
+	}
+	return parameters
+}
+
+// wholeNumber is a number as JSON decoders hand it out.
+func wholeNumber(raw any) (int64, bool) {
+	switch n := raw.(type) {
+	case int64:
+		return n, true
+	case float64:
+		return int64(n), n == math.Trunc(n) && math.Abs(n) < 1<<53
+	}
+	return 0, false
 }
 
 func (p *parser) sources(path string, raw any) []Source {
 	list, ok := raw.([]any)
 	if !ok || len(list) == 0 {
 		p.refuse(path, "must be a list of at least one source")
+		return nil
+	}
+	if len(list) > maxSources {
+		p.refuse(path, "has %d sources, more than the %d that are allowed", len(list), maxSources)
 		return nil
 	}
 	var sources []Source
@@ -182,18 +248,46 @@ func (p *parser) source(path string, raw any) Source {
 		p.refuse(path, "must be an object")
 		return Source{}
 	}
-	switch kind := p.required(path, fields, "kind"); kind {
+	kind := p.required(path, fields, "kind")
+	switch kind {
 	case "":
-		return Source{}
 	case ValuesMap:
 		p.object(path, raw, "kind", "path")
 		return Source{Kind: kind, Path: p.valuesPath(path, "path", p.required(path, fields, "path"))}
+	case ValuesList:
+		return p.valuesList(path, fields)
 	case Static:
 		return p.static(path, fields)
+	case Expression:
+		return p.expression(path, fields)
+	case Webhook:
+		p.object(path, raw, "kind", "webhook")
+		return Source{Kind: kind, Webhook: p.webhook(path+".webhook", fields["webhook"])}
 	default:
-		p.refuse(path+".kind", "%q is unknown to this version (known: %s, %s)", kind, ValuesMap, Static)
-		return Source{}
+		p.refuse(path+".kind", "%q is unknown to this version (known: %s)", kind, strings.Join(sourceKinds, ", "))
 	}
+	return Source{}
+}
+
+func (p *parser) valuesList(path string, fields map[string]any) Source {
+	p.object(path, fields, "kind", "path", "nameField", "usernameField")
+	return Source{
+		Kind:          ValuesList,
+		Path:          p.valuesPath(path, "path", p.required(path, fields, "path")),
+		NameField:     p.required(path, fields, "nameField"),
+		UsernameField: p.text(path, fields, "usernameField", ""),
+	}
+}
+
+func (p *parser) expression(path string, fields map[string]any) Source {
+	p.object(path, fields, "kind", "expression")
+	text := p.required(path, fields, "expression")
+	if text != "" {
+		if _, err := compile(text); err != nil {
+			p.refuse(path+".expression", "%v", err)
+		}
+	}
+	return Source{Kind: Expression, Expression: text}
 }
 
 func (p *parser) static(path string, fields map[string]any) Source {

@@ -4,20 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/mintlog/mintlog/mint/format"
 )
 
 // Stored is the stored form of an account's password, by the format of the block. A format that is a webhook is asked
-// through webhooks, until ctx is done. kind is the application's. Errors quote neither the password nor its stored form.
-func (b Block) Stored(_ context.Context, _ string, _ Webhooks, random io.Reader, a Account, password string) ([]byte, error) {
-	formatter, ok := format.Built(b.Format.Name)
-	if !ok {
-		return nil, fmt.Errorf("the format %q is not known to this version", b.Format.Name)
-	}
-	stored, err := formatter.Format(random, a.Username, password)
+// through webhooks, until ctx is done, and is given the password. kind is the application's. Errors quote neither the
+// password nor its stored form.
+func (b Block) Stored(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, a Account, password string) ([]byte, error) {
+	stored, err := b.Format.stored(ctx, kind, webhooks, random, a.Username, password)
 	if err != nil {
-		return nil, fmt.Errorf("format a password as %s: %w", b.Format.Name, err)
+		return nil, fmt.Errorf("the format %s: %w", b.Format.Name, err)
+	}
+	if b.ValuesPath != "" && strings.ContainsAny(string(stored), helmSpecial) {
+		return nil, fmt.Errorf("the format %s: the stored form has characters that mean something else in a HelmRelease's values", b.Format.Name)
 	}
 	return stored, nil
+}
+
+// helmSpecial are the characters that Helm reads otherwise in a value that is given with a target path.
+const helmSpecial = "\\,{}[]\"'"
+
+func (f Format) stored(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, username, password string) ([]byte, error) {
+	if f.Kind == Webhook {
+		if webhooks == nil {
+			return nil, errAbsentWebhooks
+		}
+		stored, err := webhooks.Format(ctx, kind, f.Webhook, f.Name, username, password)
+		return []byte(stored), err
+	}
+	formatter, err := format.New(f.Name, f.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	return formatter.Format(random, username, password)
 }

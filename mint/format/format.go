@@ -4,69 +4,70 @@ package format
 import (
 	"crypto/sha1"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/xdg-go/scram"
 )
 
 // A Formatter returns the stored form of an account's password. What it draws by chance, it draws from random. Its
 // errors quote neither the password nor the stored form.
 type Formatter func(random io.Reader, username, password string) ([]byte, error)
 
-// Format calls f.
+// Format calls f for a password that an engine can tell from none: it is not empty and holds no NUL, where C's strings
+// end.
 func (f Formatter) Format(random io.Reader, username, password string) ([]byte, error) {
+	if password == "" || strings.ContainsRune(password, 0) {
+		return nil, errors.New("a password must not be empty nor hold a NUL")
+	}
 	return f(random, username, password)
 }
 
-var builtIn = map[string]Formatter{
-	"apr1":          apr1,
-	"mysql-native":  mysqlNative,
-	"plaintext":     plaintext,
-	"scram-sha-256": scramSHA256,
-	"sha256":        sha256Hex,
+// A form makes the Formatter for parameters that are within its limits, the defaults filled in.
+type form struct {
+	limits []Limit
+	make   func(Parameters) Formatter
 }
 
-// Built returns the built-in format of that name, and whether there is one.
+var builtIn = map[string]form{
+	"apr1":          without(apr1),
+	"bcrypt":        {limits: []Limit{bcryptCost}, make: bcryptForm},
+	"mysql-native":  without(mysqlNative),
+	"plaintext":     without(plaintext),
+	"scram-sha-256": {limits: []Limit{scramIterations}, make: scramSHA256},
+	"sha256":        without(sha256Hex),
+}
+
+// without is a form that has no parameters.
+func without(f Formatter) form {
+	return form{make: func(Parameters) Formatter { return f }}
+}
+
+// Built returns the built-in format of that name with its defaults, and whether there is one.
 func Built(name string) (Formatter, bool) {
+	f, err := New(name, Parameters{})
+	return f, err == nil
+}
+
+// New returns the built-in format of that name. It is an error if there is none, or a parameter is not one of its own
+// or out of its limits.
+func New(name string, p Parameters) (Formatter, error) {
 	f, ok := builtIn[name]
-	return f, ok
+	if !ok {
+		return nil, fmt.Errorf("the format %q is not known to this version", name)
+	}
+	p, err := p.within(f.limits)
+	if err != nil {
+		return nil, err
+	}
+	return f.make(p), nil
 }
 
 // Names are the names of the built-in formats, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(builtIn)) }
-
-const (
-	scramIterations = 4096 // PostgreSQL's default
-	scramSaltBytes  = 16
-)
-
-// scramSHA256 is the form of a role's password in PostgreSQL, which takes it unchanged:
-// SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey> (RFC 5803, as PostgreSQL writes it).
-func scramSHA256(random io.Reader, _, password string) ([]byte, error) {
-	salt := make([]byte, scramSaltBytes)
-	if _, err := io.ReadFull(random, salt); err != nil {
-		return nil, fmt.Errorf("draw a salt: %w", err)
-	}
-	client, err := scram.SHA256.NewClient("", password, "")
-	if err != nil {
-		// Like PostgreSQL and libpq: what SASLprep forbids is taken as it is.
-		if client, err = scram.SHA256.NewClientUnprepped("", password, ""); err != nil {
-			return nil, fmt.Errorf("prepare SCRAM-SHA-256")
-		}
-	}
-	stored, err := client.GetStoredCredentialsWithError(scram.KeyFactors{Salt: string(salt), Iters: scramIterations})
-	if err != nil {
-		return nil, fmt.Errorf("derive SCRAM-SHA-256 keys")
-	}
-	b64 := base64.StdEncoding.EncodeToString
-	return fmt.Appendf(nil, "SCRAM-SHA-256$%d:%s$%s:%s", scramIterations, b64(salt), b64(stored.StoredKey), b64(stored.ServerKey)), nil
-}
 
 // mysqlNative is what mysql_native_password stores: `*` and 40 upper-case hex digits of SHA-1(SHA-1(password)). MySQL
 // 8.4 has that plugin off and 9.0 has it no more; MariaDB has it.
