@@ -65,7 +65,11 @@ func describe(c v1alpha1.Credential, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s in %s: user %s of %s %s, stored as %s\n", printable.Name(c.Name), printable.Name(c.Namespace), printable.Name(c.Spec.Username),
 		printable.Name(c.Spec.Application.Kind), printable.Name(c.Spec.Application.Name), printable.Name(c.Spec.Format))
-	fmt.Fprintf(&b, "%s\n\n", origin(c.Status.Password.Origin))
+	fmt.Fprintf(&b, "%s\n", origin(c.Status.Password.Origin))
+	if waiting := c.Status.Password.Waiting; waiting != "" {
+		fmt.Fprintf(&b, "It waits: %s.\n", printable.Escape(waiting))
+	}
+	b.WriteString("\n")
 	if len(c.Status.History) == 0 {
 		b.WriteString("There is no operation on record.\n")
 	} else {

@@ -90,6 +90,14 @@ func TestAHistoryWithoutOperationsSaysSo(t *testing.T) {
 	golden(t, "history-empty.txt", r.out)
 }
 
+func TestAPasswordThatWaitsIsToldWithItsReason(t *testing.T) {
+	c := v1alpha1.Credential{}
+	c.Status.Password.Origin = v1alpha1.OriginMinted
+	assert.NotContains(t, describe(c, time.Now()), "It waits")
+	c.Status.Password.Waiting = "the HelmRelease clickhouse-orders is suspended\x1b[2J"
+	assert.Contains(t, describe(c, time.Now()), "whoever asked.\nIt waits: the HelmRelease clickhouse-orders is suspended\\x1b[2J.\n\nThere is no operation")
+}
+
 func TestAHistoryAsJSONOrYAMLIsTheWholeCredentialAndSafeToPrint(t *testing.T) {
 	s := newServer(t)
 	s.answers["GET "+app] = sends(200, credential())

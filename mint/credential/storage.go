@@ -104,11 +104,29 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 	if err != nil {
 		return nil, err
 	}
-	format, err := s.format(secret)
+	c, err := s.view(secret)
 	if err != nil {
 		return nil, notFound(name, err.Error())
 	}
-	return s.viewer.view(secret, format), nil
+	return c, nil
+}
+
+// view is the credential of an account Secret whose kind is served; an error says why it is not.
+func (s *Storage) view(secret *corev1.Secret) (*v1alpha1.Credential, error) {
+	definition, err := servedDefinition(s.cluster, secret.Labels[cluster.KindLabel])
+	if err != nil {
+		return nil, err
+	}
+	c := s.viewer.view(secret, definition.Block.Format.Name)
+	if release, ok := s.cluster.Release(secret.Namespace, releaseOf(c.Name)); ok && c.Status.Password.At != nil {
+		c.Status.Password.Waiting = waiting(release, definition.Block, secret.Name, c.Status.Password.At.Time)
+	}
+	return c, nil
+}
+
+// releaseOf is what stands before the last dot of a credential's name: an account's part has none.
+func releaseOf(credential string) string {
+	return credential[:max(strings.LastIndexByte(credential, '.'), 0)]
 }
 
 // List returns the credentials of one namespace from the cache, by name.
@@ -130,11 +148,10 @@ func (s *Storage) List(ctx context.Context, options *metainternalversion.ListOpt
 	}
 	list := &v1alpha1.CredentialList{Items: make([]v1alpha1.Credential, 0, len(secrets))}
 	for _, secret := range secrets {
-		format, err := s.format(secret)
+		c, err := s.view(secret)
 		if err != nil {
 			continue // its kind is not served; a get of it says why
 		}
-		c := s.viewer.view(secret, format)
 		if labelSelector.Matches(labels.Set(c.Labels)) && fieldSelector.Matches(selectableFields(c)) {
 			list.Items = append(list.Items, *c)
 		}
@@ -145,15 +162,6 @@ func (s *Storage) List(ctx context.Context, options *metainternalversion.ListOpt
 
 func selectableFields(c *v1alpha1.Credential) fields.Set {
 	return fields.Set{"metadata.name": c.Name, "metadata.namespace": c.Namespace}
-}
-
-// format is how the passwords of the Secret's kind are stored; an error says why the kind is not served.
-func (s *Storage) format(secret *corev1.Secret) (string, error) {
-	definition, err := servedDefinition(s.cluster, secret.Labels[cluster.KindLabel])
-	if err != nil {
-		return "", err
-	}
-	return definition.Block.Format.Name, nil
 }
 
 // servedDefinition is the definition of a kind whose credentials are served.

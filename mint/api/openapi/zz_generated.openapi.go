@@ -618,6 +618,13 @@ func schema_mintlog_mint_api_v1alpha1_PasswordStatus(ref common.ReferenceCallbac
 							Format:      "int64",
 						},
 					},
+					"waiting": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Why the application cannot take the password over for now, for people: its release is suspended, for one. Absent where nothing that the platform knows of stands in the way, which does not say that it has been taken over.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 				},
 			},
 		},

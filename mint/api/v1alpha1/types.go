@@ -92,6 +92,10 @@ type PasswordStatus struct {
 	// The revision of the newest operation, counted from 1; absent if there was none.
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
+	// Why the application cannot take the password over for now, for people: its release is suspended, for one. Absent
+	// where nothing that the platform knows of stands in the way, which does not say that it has been taken over.
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
 }
 
 // What changes a password: the values of status.history[].operation.
