@@ -42,11 +42,25 @@ func (a Account) readable(events []event.Event) []event.Event {
 			distinct[e.Identity()] = e
 		}
 	}
+	dropBlurred(distinct)
 	ordered := make([]event.Event, 0, len(distinct))
 	for _, identity := range slices.Sorted(maps.Keys(distinct)) {
 		ordered = append(ordered, distinct[identity])
 	}
 	return ordered
+}
+
+// dropBlurred drops the copies of events that came through a pipeline which keeps of the time of reception the second
+// only, by identity. Their other fields, the time of the end to the microsecond among them, are those of an event that
+// is there as a whole, of which a finding would be made twice.
+func dropBlurred(distinct map[string]event.Event) {
+	for identity, e := range distinct {
+		blurred := e
+		blurred.RequestReceivedTimestamp = e.RequestReceivedTimestamp.Truncate(time.Second)
+		if copied := blurred.Identity(); copied != identity {
+			delete(distinct, copied)
+		}
+	}
 }
 
 // readable reduces an event to what the fold reads of it, if it reads it: an eligible request, or a write at a final

@@ -535,6 +535,21 @@ func TestNoOrderAndNoRepetitionChangesTheHistory(t *testing.T) {
 	})
 }
 
+// A log shipper may keep the second of an event's reception only: that gives it another identity.
+func TestCopiesThatHaveLostTheFractionOfTheirSecondChangeNothing(t *testing.T) {
+	inRandomWorlds(t, func(t *testing.T, r *rand.Rand, w world) {
+		want := Fold(w.account, w.events, own)
+		blurred := append([]event.Event(nil), w.events...)
+		for i := range blurred {
+			blurred[i].RequestReceivedTimestamp = blurred[i].RequestReceivedTimestamp.Truncate(time.Second)
+		}
+		require.Equal(t, want, Fold(w.account, shuffled(r, append(blurred, w.events...)), own), "beside the events")
+		require.Equal(t, want, Fold(w.account, append(evidence(w.account, blurred, own), w.events...), own), "as evidence, before the events")
+		require.Equal(t, want, Fold(w.account, append(evidence(w.account, w.events, own), blurred...), own), "after the events")
+		require.Equal(t, withoutMessages(want), withoutMessages(Fold(w.account, blurred, own)), "instead of the events")
+	})
+}
+
 func TestEventsThatCannotConcernTheAccountChangeNothing(t *testing.T) {
 	inRandomWorlds(t, func(t *testing.T, r *rand.Rand, w world) {
 		want := Fold(w.account, w.events, own)
