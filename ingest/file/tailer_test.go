@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,13 +21,44 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/gap"
 )
 
-// recorder is a Publisher that keeps what it acknowledged.
+// recorder is a Publisher and a GapRecorder that keeps what it acknowledged.
 type recorder struct {
 	mu     sync.Mutex
 	events []event.Event
-	fail   func() error // asked before every publication
+	gaps   map[string]gap.Gap // by identity
+	fail   func() error       // asked before every publication
+	noGaps func() error       // asked before every gap
+}
+
+func (r *recorder) RecordGap(_ context.Context, g gap.Gap) error {
+	if r.noGaps != nil {
+		if err := r.noGaps(); err != nil {
+			return err
+		}
+	}
+	if _, err := g.Encode(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gaps == nil {
+		r.gaps = map[string]gap.Gap{}
+	}
+	if before, known := r.gaps[g.Identity()]; known {
+		g = before.FoundAgain(g)
+	}
+	r.gaps[g.Identity()] = g
+	return nil
+}
+
+// recorded are the gaps, in the order of their beginnings.
+func (r *recorder) recorded() []gap.Gap {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.gaps), func(a, b gap.Gap) int { return a.From.Compare(b.From) })
 }
 
 func (r *recorder) Publish(ctx context.Context, events []event.Event) error {
@@ -53,6 +86,17 @@ func (r *recorder) ids() []string {
 
 // mintLine is a line of kube-apiserver's for a mint, with its line break.
 func mintLine(id string) string { return auditLine(id, "credentials.cozystack.io", "") }
+
+// noon is when the lines are written that say when.
+var noon = time.Date(2026, 8, 21, 12, 0, 0, 0, time.UTC)
+
+// minute is noon and some minutes.
+func minute(n int) time.Time { return noon.Add(time.Duration(n) * time.Minute) }
+
+// at has a line be written at a time.
+func at(t time.Time, line string) string {
+	return strings.Replace(line, `"stageTimestamp":"2026-08-21T10:00:00.100001Z"`, `"stageTimestamp":"`+t.Format(time.RFC3339Nano)+`"`, 1)
+}
 
 // otherLine is one of no interest here.
 func otherLine(id string) string { return auditLine(id, "apps", "") }
@@ -91,7 +135,7 @@ func newBench(t *testing.T) *bench {
 	directory := t.TempDir()
 	b := &bench{t: t, path: filepath.Join(directory, "audit.log"), recorder: &recorder{}, log: &bytes.Buffer{}}
 	b.options = Options{
-		Paths: []string{b.path}, Checkpoint: filepath.Join(directory, "checkpoint.json"), Publisher: b.recorder,
+		Paths: []string{b.path}, Checkpoint: filepath.Join(directory, "checkpoint.json"), Publisher: b.recorder, Gaps: b.recorder,
 		Log: slog.New(slog.NewTextHandler(b.log, nil)), RetryFirst: time.Millisecond,
 	}
 	t.Cleanup(func() {
