@@ -69,7 +69,7 @@ func (f *ingestFlags) parts(p runtime, s *stream.Stream, state string) ([]part, 
 		return nil, fmt.Errorf("--state: %w", err)
 	}
 	tailer, err := file.New(file.Options{
-		Paths: f.auditLogs, Checkpoint: filepath.Join(state, "ingest.json"), Publisher: s,
+		Paths: f.auditLogs, Checkpoint: filepath.Join(state, "ingest.json"), Publisher: s, Gaps: s,
 		Log: p.log.With("part", "ingest"), Registerer: p.registry,
 	})
 	if err != nil {
