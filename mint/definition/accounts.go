@@ -3,7 +3,6 @@ package definition
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,22 +86,36 @@ func (b Block) declared(ctx context.Context, app Application, webhooks Webhooks)
 // askAll asks all sources at once: several webhooks take no longer than the slowest. An error names every one that
 // failed, in their order.
 func (b Block) askAll(ctx context.Context, app Application, webhooks Webhooks) ([]declaration, error) {
-	found, problems := make([][]declaration, len(b.Sources)), make([]string, len(b.Sources))
+	found, problems := make([][]declaration, len(b.Sources)), make([]error, len(b.Sources))
 	var asking sync.WaitGroup
 	for i := range b.Sources {
 		asking.Go(func() {
 			var err error
 			if found[i], err = b.accounts(ctx, i, app, webhooks); err != nil {
-				problems[i] = fmt.Sprintf("%s.accounts[%d]: %v", root, i, err)
+				problems[i] = fmt.Errorf("%s.accounts[%d]: %w", root, i, err)
 			}
 		})
 	}
 	asking.Wait()
-	if problems = slices.DeleteFunc(problems, func(p string) bool { return p == "" }); len(problems) > 0 {
-		return nil, errors.New(strings.Join(problems, "; "))
+	if problems = slices.DeleteFunc(problems, func(p error) bool { return p == nil }); len(problems) > 0 {
+		return nil, failures(problems)
 	}
 	return slices.Concat(found...), nil
 }
+
+// failures are errors in one line.
+type failures []error
+
+func (f failures) Error() string {
+	var all []string
+	for _, err := range f {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+// Unwrap are the errors.
+func (f failures) Unwrap() []error { return f }
 
 // resolve names the account's Secret, or notes why it can have none.
 func (d *declaration) resolve(release string) {

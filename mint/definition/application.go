@@ -15,6 +15,14 @@ type Application struct {
 	Values    map[string]any // it is not changed
 }
 
+// A WebhookError is what a webhook that failed, or answered wrong, comes to: asked again, it may come right.
+type WebhookError struct{ Err error }
+
+func (e *WebhookError) Error() string { return e.Err.Error() }
+
+// Unwrap is what failed.
+func (e *WebhookError) Unwrap() error { return e.Err }
+
 // Webhooks asks the webhooks that a block names. kind is the kind whose definition names them. Without an error the
 // answer has the right shape. An error is for the eyes of tenants: it quotes nothing of request or answer.
 type Webhooks interface {

@@ -9,8 +9,8 @@ import (
 	"github.com/mintlog/mintlog/mint/webhook"
 )
 
-// errAbsentWebhooks is returned for a webhook where nobody asks webhooks.
-var errAbsentWebhooks = errors.New("webhooks are not asked here")
+// ErrNotAsked is returned for a webhook where there is nobody to ask it through.
+var ErrNotAsked = errors.New("webhooks are not asked here")
 
 // accounts asks the source at an index of the block.
 func (b Block) accounts(ctx context.Context, index int, app Application, webhooks Webhooks) ([]declaration, error) {
@@ -125,22 +125,22 @@ func (s Source) itself(values map[string]any) ([]declaration, error) {
 // ask are the accounts that a webhook answers with.
 func (s Source) ask(ctx context.Context, app Application, webhooks Webhooks) ([]declaration, error) {
 	if webhooks == nil {
-		return nil, errAbsentWebhooks
+		return nil, ErrNotAsked
 	}
 	answer, err := webhooks.Accounts(ctx, app.Kind, s.Webhook, webhook.Application{
 		Namespace: app.Namespace, Kind: app.Kind, Name: app.Name, Release: app.Release, Values: app.Values,
 	})
 	if err != nil {
-		return nil, err
+		return nil, &WebhookError{err}
 	}
 	if len(answer) > maxAccounts {
-		return nil, tooMany(int64(len(answer)))
+		return nil, &WebhookError{tooMany(int64(len(answer)))}
 	}
 	found := make([]declaration, 0, len(answer))
 	for i, account := range answer {
 		d, err := declare(account.Name, account.Username, account.Owner)
 		if err != nil {
-			return nil, fmt.Errorf("element %d of the webhook's accounts %w", i, err)
+			return nil, &WebhookError{fmt.Errorf("element %d of the webhook's accounts %w", i, err)}
 		}
 		found = append(found, d)
 	}

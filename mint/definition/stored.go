@@ -29,10 +29,13 @@ const helmSpecial = "\\,{}[]\"'"
 func (f Format) stored(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, username, password string) ([]byte, error) {
 	if f.Kind == Webhook {
 		if webhooks == nil {
-			return nil, errAbsentWebhooks
+			return nil, ErrNotAsked
 		}
 		stored, err := webhooks.Format(ctx, kind, f.Webhook, f.Name, username, password)
-		return []byte(stored), err
+		if err != nil {
+			return nil, &WebhookError{err}
+		}
+		return []byte(stored), nil
 	}
 	formatter, err := format.New(f.Name, f.Parameters)
 	if err != nil {

@@ -1,9 +1,10 @@
 // Package webhook asks the webhooks that an ApplicationDefinition's block names: which accounts an application has, and
 // how a password is stored. Its types are what goes over the wire, for whoever writes such a webhook.
 //
-// A webhook is an HTTPS server. It is sent one POST with a JSON object and answers it with status 200, Content-Type
-// application/json and one JSON object, in full and with no field but those described here. It is asked once: whatever
-// else it answers, or no answer in time, fails what was being done, and nothing is written.
+// A webhook is an HTTPS server, by HTTP/2 or HTTP/1.1. It is sent one POST with a JSON object and answers it with status
+// 200, Content-Type application/json and one JSON object, in full and with no field but those described here. It is asked
+// once: whatever else it answers, or no answer in time, fails what was being done, and nothing is written. It is not
+// redirected, and no proxy stands between.
 package webhook
 
 // APIVersion is the version of requests and answers. A webhook refuses what it does not know with a status other than
@@ -28,7 +29,7 @@ type Head struct {
 	UID string `json:"uid"`
 }
 
-// An AccountsRequest asks which accounts an application has. The same application is asked for again and again, at any
+// An AccountsRequest asks which accounts an application has, in at most 2 MiB. The same application is asked for again and again, at any
 // time and by several mintlogs; the answer must depend on the request alone and change nothing.
 type AccountsRequest struct {
 	Head `json:",inline"`
@@ -84,6 +85,6 @@ type FormatRequest struct {
 // account Secret. The answer has at most 16 KiB. It must not be the password, if the engine takes anything else.
 type FormatAnswer struct {
 	Head `json:",inline"`
-	// Stored is printable ASCII without blanks, 1 to 4,096 characters.
+	// Stored is 1 to 4,096 characters of printable ASCII, the first and last of which are no blanks.
 	Stored string `json:"stored"`
 }
