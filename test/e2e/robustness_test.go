@@ -93,9 +93,10 @@ type splitHouse struct {
 	parts map[string]*process.Process
 }
 
-func openSplit(t *testing.T) *splitHouse {
+func openSplit(t *testing.T, options sandbox.Options) *splitHouse {
 	t.Helper()
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir()})
+	options.Directory = t.TempDir()
+	s, err := sandbox.Start(t.Context(), options)
 	require.NoError(t, err)
 	h := &splitHouse{house: &house{Sandbox: s}, parts: map[string]*process.Process{}}
 	t.Cleanup(func() {
@@ -115,7 +116,7 @@ func openSplit(t *testing.T) *splitHouse {
 		return "--kubeconfig=" + file
 	}
 	nats, victoriaLogs := "--nats="+h.nats, "--victorialogs="+s.VictoriaLogsURL()
-	h.start(t, "mint", account("mint", 0), "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key)
+	h.start(t, "mint", account("mint", 0), nats, "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key)
 	h.start(t, "accounts", account("accounts", 1))
 	h.start(t, "project", account("projector", 1), nats)
 	h.start(t, "archive", nats, victoriaLogs)
@@ -208,7 +209,7 @@ func (run *traffic) exact(c *v1alpha1.Credential, book ledger.Ledger) error {
 }
 
 func TestAfterKillsUnderTrafficEveryHistoryIsExactAndTheArchiveAloneRebuildsIt(t *testing.T) {
-	h := openSplit(t)
+	h := openSplit(t, sandbox.Options{})
 	release := h.application(t, "storm", "a", "b", "c", "d")
 	credentials := []string{release + ".a", release + ".b", release + ".c", release + ".d"}
 	run := h.startTraffic(t, credentials)

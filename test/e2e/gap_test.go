@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+func TestALineThatIsLostIsAGapThatExplainsItsMintUntilAReplayBringsItFromAnotherPipeline(t *testing.T) {
+	t.Parallel()
+	h := openSplit(t, sandbox.Options{AuditLogMaxMegabytes: 1})
+	credential := h.application(t, "lost", "app") + ".app"
+	h.mint(t, sandbox.Jane, 0, credential)
+	h.awaitCredential(t, credential, by("jane", ""))
+
+	// A gap begins up to a quarter of a minute before the last line that was read, and the log has to be older than that
+	// for another pipeline to have been there before.
+	time.Sleep(20 * time.Second)
+	h.request(t, 0, "")
+
+	// Ingest is down while the log rotates, and the file with the mint in it is deleted.
+	require.NoError(t, h.parts["ingest"].Stop())
+	h.mint(t, sandbox.Jane, 0, credential)
+	revision := h.ledger(t, credential).Newest().Revision
+	h.rotate(t, 0)
+	lines := h.auditLines(t)
+	h.deleteRotated(t, 0)
+	h.request(t, 0, "")
+	require.NoError(t, h.parts["ingest"].Restart(t.Context()))
+
+	within(t, time.Minute, func() error {
+		if listed := h.command(t, "gaps", "--nats="+h.nats, "--open"); !strings.Contains(listed, "Open ") {
+			return errors.New(listed)
+		}
+		return nil
+	})
+	c := h.awaitWithin(t, 3*time.Minute, credential, func(c *v1alpha1.Credential) error {
+		if !hasFinding(c, "Unattributed") || !hasFinding(c, "Gap") {
+			return fmt.Errorf("findings: %v", c.Status.Findings)
+		}
+		return nil
+	})
+	assert.Equal(t, "Unattributed", c.Status.History[0].Attribution)
+	assert.Equal(t, "jane", c.Status.History[1].By, "what is attributed stays so")
+	for _, f := range c.Status.Findings {
+		assert.Equal(t, revision, f.Revision)
+		if f.Type == "Gap" {
+			assert.Contains(t, f.Message, "audit.log")
+		}
+	}
+	within(t, time.Minute, func() error {
+		if shown := h.archived(t, `_time:1h _stream:{log_source="mintlog_gap"}`); !strings.Contains(shown, `"state":"open"`) {
+			return errors.New("the archive does not tell of the gap")
+		}
+		return nil
+	})
+
+	// What our own archiver has proves nothing.
+	replay := []string{"replay", "--nats=" + h.nats, "--victorialogs=" + h.VictoriaLogsURL(), "--since=1h"}
+	said := h.command(t, replay...)
+	assert.Contains(t, said, "left open the gap of ")
+	assert.NotContains(t, said, "closed the gap of ")
+
+	h.insertAsCozystack(t, append(lines, h.auditLines(t)...))
+	said = h.command(t, replay...)
+	assert.Contains(t, said, "closed the gap of ")
+	assert.NotContains(t, said, "left open the gap of ")
+	c = h.awaitCredential(t, credential, func(c *v1alpha1.Credential) error {
+		if len(c.Status.Findings) > 0 {
+			return fmt.Errorf("findings: %v", c.Status.Findings)
+		}
+		return by("jane", "")(c)
+	})
+	assert.NoError(t, allAttributed(c))
+	assert.Equal(t, "Success", c.Status.History[0].Response)
+	assert.NotContains(t, h.command(t, "gaps", "--nats="+h.nats), "Open ")
+}
+
+// request is one that the audit log tells of, with so much in its URI.
+func (h *house) request(t *testing.T, apiserver int, padding string) {
+	t.Helper()
+	config := h.RESTConfig(sandbox.ClusterAdmin, apiserver)
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	response, err := client.Get(config.Host + "/api/v1/namespaces/" + acme + "/secrets/none?padding=" + padding)
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, response.Body)
+	require.NoError(t, response.Body.Close())
+}
+
+// rotate has a kube-apiserver rotate its audit log, which it does at a megabyte.
+func (h *house) rotate(t *testing.T, apiserver int) {
+	t.Helper()
+	before := len(h.rotated(t, apiserver))
+	padding := strings.Repeat("x", 16<<10)
+	for range 200 {
+		h.request(t, apiserver, padding)
+		if len(h.rotated(t, apiserver)) > before {
+			return
+		}
+	}
+	t.Fatal("the audit log is not rotated")
+}
+
+// rotated are the files that a kube-apiserver has made of its audit log.
+func (h *house) rotated(t *testing.T, apiserver int) []string {
+	t.Helper()
+	files, err := filepath.Glob(strings.TrimSuffix(h.AuditLog(apiserver), ".log") + "-*")
+	require.NoError(t, err)
+	return files
+}
+
+func (h *house) deleteRotated(t *testing.T, apiserver int) {
+	t.Helper()
+	for _, file := range h.rotated(t, apiserver) {
+		require.NoError(t, os.Remove(file))
+	}
+}
+
+// auditLines are the lines of all audit logs.
+func (h *house) auditLines(t *testing.T) [][]byte {
+	t.Helper()
+	var lines [][]byte
+	for apiserver, log := range h.AuditLogs() {
+		for _, file := range append(h.rotated(t, apiserver), log) {
+			content, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for _, line := range bytes.Split(content, []byte("\n")) {
+				if json.Valid(line) {
+					lines = append(lines, line)
+				}
+			}
+		}
+	}
+	return lines
+}
+
+// insertAsCozystack puts lines of an audit log into VictoriaLogs as Cozystack's own pipeline does.
+func (h *house) insertAsCozystack(t *testing.T, lines [][]byte) {
+	t.Helper()
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	for _, line := range lines {
+		var record map[string]any
+		require.NoError(t, json.Unmarshal(line, &record))
+		record["date"] = record["requestReceivedTimestamp"]
+		user, _ := record["user"].(map[string]any)
+		for key, value := range user {
+			record["user_"+key] = value
+		}
+		delete(record, "requestReceivedTimestamp")
+		delete(record, "user")
+		record["log_source"], record["tenant"], record["cluster"] = "audit_log", "tenant-root", "root"
+		require.NoError(t, encoder.Encode(record))
+	}
+	path := "/insert/jsonline?_stream_fields=log_source,stage,user_username,verb,requestUri&_msg_field=requestURI&_time_field=date"
+	response, err := http.Post(h.VictoriaLogsURL()+path, "application/stream+json", &body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	h.archived(t, "*")
+}
+
+// archived is what VictoriaLogs answers, with all that it was sent by then.
+func (h *house) archived(t *testing.T, query string) string {
+	t.Helper()
+	shown, err := http.Get(h.VictoriaLogsURL() + "/internal/force_flush")
+	require.NoError(t, err)
+	require.NoError(t, shown.Body.Close())
+	response, err := http.PostForm(h.VictoriaLogsURL()+"/select/logsql/query", url.Values{"query": {query}, "limit": {"100"}})
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, string(text))
+	return string(text)
+}
+
+// command runs mintlog, which must succeed, and returns what it prints.
+func (h *house) command(t *testing.T, arguments ...string) string {
+	t.Helper()
+	c := exec.CommandContext(ctx(t), h.Binary(), arguments...)
+	var out, errors bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errors
+	require.NoError(t, c.Run(), "mintlog %v: %s", arguments, &errors)
+	return out.String()
+}
