@@ -190,8 +190,12 @@ func (a *Accounts) retry(k key, err error) {
 		"namespace", k.application.Namespace, "release", k.application.Name, "kind", k.kind, "error", err)
 }
 
-// errNotYet is returned for what will come right by itself, and is no fault.
-var errNotYet = errors.New("not yet")
+var (
+	// errNotYet is returned for what will come right by itself, and is no fault.
+	errNotYet = errors.New("not yet")
+	// errReported is returned for a source or a format that failed: a problem tells of it already.
+	errReported = errors.New("reported")
+)
 
 // expected is the result of a reconcile whose errors are all of those that need no words in the log, "" otherwise.
 func expected(err error) string {
@@ -207,8 +211,8 @@ func expected(err error) string {
 	switch {
 	case errors.Is(err, errNotYet):
 		return "waiting"
-	case errors.Is(err, errSource):
-		return "unknown"
+	case errors.Is(err, errReported):
+		return "reported"
 	}
 	return ""
 }
@@ -294,7 +298,7 @@ func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) 
 	failures = append(failures, err)
 	switch {
 	case p.unknown: // which accounts there are
-		return errors.Join(append(failures, a.deliver(ctx, s, p, d), errSource)...)
+		return errors.Join(append(failures, a.deliver(ctx, s, p, d), errReported)...)
 	case g.foreign:
 		p.problems = append(p.problems, foreignRole(grantName(s.release)))
 	default:
@@ -336,6 +340,8 @@ func (a *Accounts) seedAll(ctx context.Context, s situation, p *plan) ([]*corev1
 		is, foreign, err := a.seed(ctx, s, account)
 		failures = append(failures, err)
 		switch {
+		case errors.Is(err, errReported):
+			p.problems = append(p.problems, formatFailed(account.Name, err))
 		case foreign:
 			p.problems = append(p.problems, foreignSecret(account.SecretName))
 		case is != nil:

@@ -24,6 +24,7 @@ const (
 	reasonRefused       = "AccountRefused"
 	reasonForeignSecret = "ForeignSecret"
 	reasonForeignRole   = "ForeignRole"
+	reasonFormatFailed  = "FormatFailed"
 	reasonNotInValues   = "PasswordNotInValues"
 	reasonTakenAway     = "ValuesTakenAway"
 )
@@ -43,6 +44,10 @@ func foreignSecret(name string) problem {
 func foreignRole(name string) problem {
 	return problem{reasonForeignRole, fmt.Sprintf("the Role %s is not this application's, or not as mintlog wrote it, and is left alone: "+
 		"accounts are minted but not seeded, and their histories stay Unattributed, until it is removed with every RoleBinding to it", name)}
+}
+
+func formatFailed(account string, err error) problem {
+	return problem{reasonFormatFailed, fmt.Sprintf("the account %q has no password yet, for none could be stored: %v", account, err)}
 }
 
 // valuesProblem is why a stored form does not reach the application.
@@ -131,7 +136,7 @@ func newMetrics() *metrics {
 	return &metrics{
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_accounts_reconciles_total",
-			Help: "Times that an application or a kind was looked at, by result: ok, waiting, unknown (a source failed), error.",
+			Help: "Times that an application or a kind was looked at, by result: ok, waiting, reported (a source or a format failed), error.",
 		}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "mintlog_accounts_reconcile_duration_seconds",

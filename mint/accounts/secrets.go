@@ -88,7 +88,7 @@ func (a *Accounts) newSecret(ctx context.Context, s situation, acc definition.Ac
 	}
 	stored, err := s.block.Stored(ctx, s.release.Kind, a.Webhooks, a.Random, acc, password)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errReported, err)
 	}
 	book := ledger.Ledger{}
 	if book.Account, err = ledger.NewID(a.Random); err != nil {

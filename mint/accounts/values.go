@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -36,6 +35,8 @@ const (
 	// takes them away with every change of an application, so it is more than those there may be in an hour.
 	putBacks      = 12
 	putBackWindow = time.Hour
+	// deliveryAttempts is how often a write is tried again at once when only the status has changed meanwhile.
+	deliveryAttempts = 5
 	// namedInEvent is how many accounts a message names.
 	namedInEvent = 5
 )
@@ -285,14 +286,58 @@ func requestedOf(release *cluster.Release, entries []cluster.ValuesEntry) string
 }
 
 // deliver writes the entries and asks Flux once for each state of the passwords behind them, in one write that is void if
-// the HelmRelease has changed since it was read: the list is replaced as a whole, and others have entries in it.
+// the HelmRelease has changed since it was read: the list is replaced as a whole, and others have entries in it. Flux
+// writes the status of the same object all the time, which changes nothing of what was decided.
 func (a *Accounts) deliver(ctx context.Context, s situation, p *plan, d delivery) error {
 	if d.live == nil {
 		return nil
 	}
+	planned := cluster.ReadRelease(d.live)
+	for range deliveryAttempts {
+		patch, err := s.deliveryPatch(d, a.Now())
+		if err != nil || patch == nil {
+			return err
+		}
+		client := a.Cluster.HelmReleases(s.release.Namespace)
+		_, err = client.Patch(ctx, s.release.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		if err == nil {
+			a.delivered(s, d)
+			return nil
+		}
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+			p.problems = append(p.problems, valuesProblem("the API server does not let mintlog write spec.valuesFrom and annotations of the HelmRelease: "+quiet(err).Error()))
+		}
+		if apierrors.IsNotFound(err) {
+			break
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("write spec.valuesFrom of the HelmRelease: %w", quiet(err))
+		}
+		if d.live, err = client.Get(ctx, s.release.Name, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("read the HelmRelease: %w", quiet(err))
+		}
+		if release := cluster.ReadRelease(d.live); !release.Declares(planned) || !slices.Equal(release.ValuesFrom, planned.ValuesFrom) {
+			break
+		}
+	}
+	return fmt.Errorf("the HelmRelease has just changed: %w", errNotYet)
+}
+
+func (a *Accounts) delivered(s situation, d delivery) {
+	if !d.putBack {
+		a.metrics.wrote("helmrelease", "write")
+		return
+	}
+	a.metrics.wrote("helmrelease", "put back")
+	a.Log.Info("entries in spec.valuesFrom were taken away; they are put back",
+		"namespace", s.release.Namespace, "release", s.release.Name, "by", managersOf(d.live))
+}
+
+// deliveryPatch is the JSON merge patch of a delivery, nil if there is nothing to write.
+func (s situation) deliveryPatch(d delivery, now time.Time) ([]byte, error) {
 	release := cluster.ReadRelease(d.live)
 	secrets := s.ofRelease()
-	entries := slices.DeleteFunc(d.entries, func(e cluster.ValuesEntry) bool { // what was not seeded after all
+	entries := slices.DeleteFunc(slices.Clone(d.entries), func(e cluster.ValuesEntry) bool { // what was not seeded after all
 		_, segment, _ := definition.SplitSecretName(e.Secret)
 		return !holdsPassword(secrets[segment], s.release) && !slices.ContainsFunc(release.ValuesFrom, sameSecret(e))
 	})
@@ -300,34 +345,15 @@ func (a *Accounts) deliver(ctx context.Context, s situation, p *plan, d delivery
 	if !slices.Equal(entries, release.ValuesFrom) {
 		patch["spec"] = map[string]any{"valuesFrom": replaceEntries(d.live, entries)}
 	}
-	metadata := map[string]any{"resourceVersion": d.live.GetResourceVersion()}
+	metadata := map[string]any{"uid": d.live.GetUID(), "resourceVersion": d.live.GetResourceVersion()}
 	if state := stateOf(entries, secrets); state != requestedOf(release, entries) {
-		metadata["annotations"] = map[string]any{cluster.RequestedAnnotation: state, requestAnnotation: a.Now().UTC().Format(time.RFC3339Nano)}
+		metadata["annotations"] = map[string]any{cluster.RequestedAnnotation: state, requestAnnotation: now.UTC().Format(time.RFC3339Nano)}
 	}
 	if patch["spec"] == nil && metadata["annotations"] == nil {
-		return nil
+		return nil, nil
 	}
 	patch["metadata"] = metadata
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
-	_, err = a.Cluster.HelmReleases(s.release.Namespace).Patch(ctx, s.release.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
-	switch {
-	case err == nil && d.putBack:
-		a.metrics.wrote("helmrelease", "put back")
-		a.Log.Info("entries in spec.valuesFrom were taken away; they are put back", "namespace", s.release.Namespace, "release", s.release.Name, "by", managersOf(d.live))
-	case err == nil:
-		a.metrics.wrote("helmrelease", "write")
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-		return fmt.Errorf("the HelmRelease has just changed: %w", errNotYet)
-	default:
-		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-			p.problems = append(p.problems, valuesProblem("the API server does not let mintlog write spec.valuesFrom and annotations of the HelmRelease: "+quiet(err).Error()))
-		}
-		return fmt.Errorf("write spec.valuesFrom of the HelmRelease: %w", quiet(err))
-	}
-	return nil
+	return json.Marshal(patch)
 }
 
 // replaceEntries is spec.valuesFrom with these entries of ours. Others' stay as they are, where they are; what is new
@@ -373,6 +399,3 @@ func managersOf(u *unstructured.Unstructured) []string {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
-
-// errSource is wrapped in what is returned when a source failed: its problem is reported already.
-var errSource = errors.New("a source failed")

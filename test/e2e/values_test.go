@@ -1,0 +1,444 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+const clickHouse = "deploy/kinds/clickhouse"
+
+var cozystackValues = map[string]any{"kind": "Secret", "name": "cozystack-values"}
+
+// An applier stands in for Flux's helm-controller and for ClickHouse's operator: it looks at a HelmRelease when its spec
+// or the request on it changes, gathers the values as Flux does, renders the kind's own chart with the real helm, and
+// takes over which users the installation has. Neither of the two watches Secrets.
+type applier struct {
+	house    *house
+	releases dynamic.ResourceInterface
+	chart    string
+	scratch  string
+
+	mu       sync.Mutex
+	hashes   map[string]map[string]string // by release and user, what the engine checks passwords with
+	upgrades map[string]int               // by release
+	looked   map[string]string            // by release, at what it was last looked
+	deployed map[string]string            // by release, with what values
+}
+
+// apply runs an applier until the test ends.
+func (h *house) apply(t *testing.T) *applier {
+	t.Helper()
+	a := &applier{
+		house: h, releases: h.helmReleases(), chart: filepath.Join(h.Root(), clickHouse, "chart"), scratch: t.TempDir(),
+		hashes: map[string]map[string]string{}, upgrades: map[string]int{}, looked: map[string]string{}, deployed: map[string]string{},
+	}
+	h.meanwhile(t, func(ctx context.Context, u *unstructured.Unstructured) { a.look(ctx, u) })
+	return a
+}
+
+func (h *house) helmReleases() dynamic.ResourceInterface {
+	return dynamic.NewForConfigOrDie(h.RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.HelmReleases).Namespace(acme)
+}
+
+// meanwhile shows somebody every HelmRelease of the kind again and again, as a controller's watch does, until the test
+// ends or the returned function is called.
+func (h *house) meanwhile(t *testing.T, look func(context.Context, *unstructured.Unstructured)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			list, err := h.helmReleases().List(ctx, metav1.ListOptions{LabelSelector: "apps.cozystack.io/application.kind=ClickHouse"})
+			if err == nil {
+				for i := range list.Items {
+					look(ctx, &list.Items[i])
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+const requestedAt = "reconcile.fluxcd.io/requestedAt"
+
+// look does what helm-controller does when it is woken; what fails is tried again.
+func (a *applier) look(ctx context.Context, u *unstructured.Unstructured) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	seen := fmt.Sprint(u.GetUID(), u.GetGeneration(), u.GetAnnotations()[requestedAt])
+	if a.looked[u.GetName()] == seen {
+		return
+	}
+	status := map[string]any{"lastHandledReconcileAt": u.GetAnnotations()[requestedAt], "observedGeneration": u.GetGeneration()}
+	if suspended, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend"); !suspended {
+		history, err := a.upgrade(ctx, u)
+		if err != nil {
+			status["conditions"] = []any{map[string]any{"type": "Ready", "status": "False", "reason": "UpgradeFailed", "message": err.Error(), "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}}
+			delete(a.looked, u.GetName())
+		}
+		if history != nil {
+			status["history"] = history
+		}
+		if err != nil {
+			a.write(ctx, u, status)
+			return
+		}
+	}
+	if a.write(ctx, u, status) {
+		a.looked[u.GetName()] = seen
+	}
+}
+
+func (a *applier) write(ctx context.Context, u *unstructured.Unstructured, status map[string]any) bool {
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return false
+	}
+	_, err = a.releases.Patch(ctx, u.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "helm-controller"}, "status")
+	return err == nil
+}
+
+// upgrade renders the chart and has the engine take it over, if the values are others than those it runs with.
+func (a *applier) upgrade(ctx context.Context, u *unstructured.Unstructured) ([]any, error) {
+	arguments, err := a.values(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	if a.deployed[u.GetName()] == strings.Join(arguments, "\n") {
+		return nil, nil
+	}
+	command := exec.CommandContext(ctx, filepath.Join(a.house.Root(), "bin", "helm"), append([]string{"template", u.GetName(), a.chart}, arguments...)...)
+	command.Env = append(os.Environ(), "HELM_CACHE_HOME="+a.scratch, "HELM_CONFIG_HOME="+a.scratch, "HELM_DATA_HOME="+a.scratch)
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return nil, errors.New("the chart does not render") // its words may hold values
+	}
+	var installation struct {
+		Spec struct {
+			Configuration struct{ Users map[string]any }
+		}
+	}
+	if err := yaml.Unmarshal(out, &installation); err != nil {
+		return nil, err
+	}
+	users := map[string]string{}
+	for setting, value := range installation.Spec.Configuration.Users {
+		if user, ok := strings.CutSuffix(setting, "/password_sha256_hex"); ok {
+			users[user] = fmt.Sprint(value)
+		}
+	}
+	a.hashes[u.GetName()], a.deployed[u.GetName()] = users, strings.Join(arguments, "\n")
+	a.upgrades[u.GetName()]++
+	return []any{map[string]any{"version": int64(a.upgrades[u.GetName()]), "status": "deployed", "lastDeployed": time.Now().UTC().Format(time.RFC3339)}}, nil
+}
+
+// values are what helm is to be given: the values of each reference and those of the spec, and what goes to a target
+// path over them. A reference to a Secret or a key that is not there fails.
+func (a *applier) values(ctx context.Context, u *unstructured.Unstructured) ([]string, error) {
+	references, _, _ := unstructured.NestedSlice(u.Object, "spec", "valuesFrom")
+	var files, sets []string
+	for _, raw := range references {
+		reference := raw.(map[string]any)
+		key, _ := reference["valuesKey"].(string)
+		if key == "" {
+			key = "values.yaml"
+		}
+		name := reference["name"].(string)
+		secret, err := a.house.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("no Secret %s", name)
+		}
+		content, ok := secret.Data[key]
+		if !ok {
+			return nil, fmt.Errorf("the Secret %s has no key %s", name, key)
+		}
+		if path, ok := reference["targetPath"].(string); ok {
+			sets = append(sets, "--set", path+"="+string(content))
+			continue
+		}
+		file, err := a.file(content)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, "--values", file)
+	}
+	inline, _, _ := unstructured.NestedMap(u.Object, "spec", "values")
+	content, err := yaml.Marshal(inline)
+	if err != nil {
+		return nil, err
+	}
+	file, err := a.file(content)
+	return slices.Concat(files, []string{"--values", file}, sets), err
+}
+
+// file is a file with a content, named after it.
+func (a *applier) file(content []byte) (string, error) {
+	digest := sha256.Sum256(content)
+	name := filepath.Join(a.scratch, hex.EncodeToString(digest[:8])+".yaml")
+	return name, os.WriteFile(name, content, 0o600)
+}
+
+var errRefused = errors.New("the engine refuses the password")
+
+// login compares as ClickHouse does.
+func (a *applier) login(release, user, password string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	digest := sha256.Sum256([]byte(password))
+	if hash, ok := a.hashes[release][user]; !ok || hash != hex.EncodeToString(digest[:]) {
+		return errRefused
+	}
+	return nil
+}
+
+func (a *applier) users(release string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.hashes[release]))
+}
+
+func (a *applier) count(release string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.upgrades[release]
+}
+
+// layClickHouse lays the kind as its author wrote it, and what Cozystack's charts take their common values from.
+func (h *house) layClickHouse(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.Root(), clickHouse, "definition.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, h.ApplyManifest(ctx(t), "", text))
+	_, err = h.Apply(ctx(t), acme, map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "cozystack-values", "namespace": acme},
+		"stringData": map[string]any{"values.yaml": "_cluster: {}\n"},
+	})
+	require.NoError(t, err)
+	require.NoError(t, h.AwaitFirstSight(ctx(t), "ClickHouse"))
+}
+
+// clickHouse lays an application of the kind and waits until its users are in the engine.
+func (h *house) clickHouse(t *testing.T, engine *applier, name string, users ...string) string {
+	t.Helper()
+	release := "clickhouse-" + name
+	_, err := h.InstallRelease(ctx(t), acme, "ClickHouse", name, values(users...))
+	require.NoError(t, err)
+	slices.Sort(users)
+	within(t, 30*time.Second, func() error {
+		if got := engine.users(release); !slices.Equal(got, users) {
+			return fmt.Errorf("the engine has the users %q", got)
+		}
+		return nil
+	})
+	return release
+}
+
+// logsIn waits until the engine takes a password.
+func (a *applier) logsIn(t *testing.T, release string, minted v1alpha1.MintStatus) {
+	t.Helper()
+	within(t, 30*time.Second, func() error { return a.login(release, minted.Username, minted.Password) })
+}
+
+func (h *house) valuesFrom(t *testing.T, release string) []any {
+	t.Helper()
+	u, err := h.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+	require.NoError(t, err)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", "valuesFrom")
+	require.NoError(t, err)
+	return list
+}
+
+func (h *house) patchRelease(t *testing.T, release, patch string) {
+	t.Helper()
+	_, err := h.helmReleases().Patch(ctx(t), release, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "an-operator"})
+	require.NoError(t, err)
+}
+
+func TestAPasswordReachesAnEngineThatReadsNoSecretsThroughTheValues(t *testing.T) {
+	shared.layClickHouse(t)
+	engine := shared.apply(t)
+	release := shared.clickHouse(t, engine, "orders", "app", "Report-Reader")
+	assert.Equal(t, []any{
+		cozystackValues,
+		map[string]any{"kind": "Secret", "name": release + ".app.account", "valuesKey": "password", "targetPath": "passwordHashes.app"},
+		map[string]any{"kind": "Secret", "name": release + ".report-reader.account", "valuesKey": "password", "targetPath": "passwordHashes.Report-Reader"},
+	}, shared.valuesFrom(t, release))
+
+	reader := shared.mint(t, sandbox.Jane, 0, release+".report-reader")
+	engine.logsIn(t, release, reader)
+	first := shared.mint(t, sandbox.Jane, 0, release+".app")
+	engine.logsIn(t, release, first)
+	before := engine.count(release)
+	second := shared.mint(t, sandbox.Jane, 1, release+".app")
+	engine.logsIn(t, release, second)
+	require.Error(t, engine.login(release, first.Username, first.Password), "the replaced password")
+	require.NoError(t, engine.login(release, reader.Username, reader.Password), "another account's")
+	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: release + ".app/revoke"})
+	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, a.code, "%s", a)
+	within(t, 30*time.Second, func() error {
+		if engine.login(release, second.Username, second.Password) == nil {
+			return errors.New("the revoked password still works")
+		}
+		return nil
+	})
+	assert.Equal(t, before+2, engine.count(release), "one upgrade for each operation")
+	assert.Empty(t, shared.awaitCredential(t, release+".app", by("jane", "")).Status.Password.Waiting)
+
+	// An account that is no longer declared leaves the values first, and the release is never without a Secret it names.
+	shared.patchRelease(t, release, `{"spec":{"values":{"users":{"app":null}}}}`)
+	within(t, 30*time.Second, func() error {
+		_, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Get(ctx(t), release+".app.account", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("its Secret is still there: %v", err)
+		}
+		if got := engine.users(release); !slices.Equal(got, []string{"Report-Reader"}) {
+			return fmt.Errorf("the engine has the users %q", got)
+		}
+		return nil
+	})
+	require.Len(t, shared.valuesFrom(t, release), 2)
+	require.NoError(t, engine.login(release, reader.Username, reader.Password))
+}
+
+func TestAPasswordThatWaitsForASuspendedReleaseIsSaidToWaitAndComesWhenItIsResumed(t *testing.T) {
+	shared.layClickHouse(t)
+	engine := shared.apply(t)
+	release := shared.clickHouse(t, engine, "suspended", "app")
+	credential := release + ".app"
+	first := shared.mint(t, sandbox.Jane, 0, credential)
+	engine.logsIn(t, release, first)
+	time.Sleep(time.Second) // times of releases are whole seconds
+	shared.patchRelease(t, release, `{"metadata":{"annotations":{"any":"thing"}},"spec":{"suspend":true}}`)
+	second := shared.mint(t, sandbox.Jane, 1, credential)
+	c := shared.awaitCredential(t, credential, func(c *v1alpha1.Credential) error {
+		if c.Status.Password.Revision != second.Revision || c.Status.Password.Waiting == "" {
+			return fmt.Errorf("revision %d waits for %q", c.Status.Password.Revision, c.Status.Password.Waiting)
+		}
+		return nil
+	})
+	assert.Equal(t, "the HelmRelease clickhouse-suspended is suspended: the application takes the password over when it is resumed", c.Status.Password.Waiting)
+	time.Sleep(2 * time.Second) // for it to come through, if it could
+	require.NoError(t, engine.login(release, first.Username, first.Password), "the engine is as it was")
+	require.Error(t, engine.login(release, second.Username, second.Password))
+
+	shared.patchRelease(t, release, `{"spec":{"suspend":false}}`)
+	engine.logsIn(t, release, second)
+	require.Error(t, engine.login(release, first.Username, first.Password))
+	shared.awaitCredential(t, credential, func(c *v1alpha1.Credential) error {
+		if c.Status.Password.Waiting != "" {
+			return errors.New(c.Status.Password.Waiting)
+		}
+		return nil
+	})
+}
+
+func TestAnOperationOfWhichTheAccountsRoleDiedReachesTheEngineAfterItsRestart(t *testing.T) {
+	shared.layClickHouse(t)
+	engine := shared.apply(t)
+	release := shared.clickHouse(t, engine, "restarted", "app")
+	for range 3 {
+		minted := shared.mint(t, sandbox.Jane, 0, release+".app")
+		shared.mintlog.Kill() // mint server and accounts role are one process here: it may or may not have asked Flux
+		require.NoError(t, shared.mintlog.Restart(t.Context()))
+		engine.logsIn(t, release, minted)
+	}
+	u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+	require.NoError(t, err)
+	asked := u.GetAnnotations()[requestedAt]
+	require.NoError(t, shared.mintlog.Restart(t.Context()))
+	shared.clickHouse(t, engine, "restarted-later", "app") // it has had its turn
+	u, err = shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, asked, u.GetAnnotations()[requestedAt], "nothing is asked twice")
+}
+
+// Cozystack's API writes the HelmRelease anew at every change of an application.
+func TestAChangeOfTheApplicationInCozystackCostsNobodyAPassword(t *testing.T) {
+	shared.layClickHouse(t)
+	engine := shared.apply(t)
+	release := shared.clickHouse(t, engine, "rebuilt", "app")
+	minted := shared.mint(t, sandbox.Jane, 0, release+".app")
+	engine.logsIn(t, release, minted)
+	shared.clickHouse(t, engine, "rebuilt", "app", "more")
+	require.NoError(t, engine.login(release, minted.Username, minted.Password), "the chart fails rather than leave a hash out")
+	require.Len(t, shared.valuesFrom(t, release), 3)
+}
+
+// cozystack-controller resets the list to exactly one entry.
+func TestACozystackControllerThatTakesTheEntriesAwayIsNotFoughtAndIsNamed(t *testing.T) {
+	shared.layClickHouse(t)
+	engine := shared.apply(t)
+	release := shared.clickHouse(t, engine, "reset", "app")
+	minted := shared.mint(t, sandbox.Jane, 0, release+".app")
+	engine.logsIn(t, release, minted)
+
+	resets := 0
+	stop := shared.meanwhile(t, func(ctx context.Context, u *unstructured.Unstructured) {
+		list, _, _ := unstructured.NestedSlice(u.Object, "spec", "valuesFrom")
+		if u.GetName() != release || len(list) == 1 {
+			return
+		}
+		_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			live, err := shared.helmReleases().Get(ctx, release, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if err := unstructured.SetNestedSlice(live.Object, []any{cozystackValues}, "spec", "valuesFrom"); err != nil {
+				return err
+			}
+			_, err = shared.helmReleases().Update(ctx, live, metav1.UpdateOptions{FieldManager: "cozystack-controller"})
+			if err == nil {
+				resets++
+			}
+			return err
+		})
+	})
+	within(t, time.Minute, func() error {
+		list, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Events(acme).List(ctx(t), metav1.ListOptions{FieldSelector: "reason=ValuesTakenAway,involvedObject.name=" + release})
+		if err != nil || len(list.Items) == 0 {
+			return fmt.Errorf("no Event: %v", err)
+		}
+		if want := `the field is managed by ["cozystack-controller"]`; !strings.Contains(list.Items[0].Message, want) {
+			return fmt.Errorf("%s", list.Items[0].Message)
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second) // for a fight to go on, if there is one
+	stop()
+	assert.Equal(t, 13, resets, "the first, and of what was put back twelve times in this hour")
+	require.Len(t, shared.valuesFrom(t, release), 1)
+	require.NoError(t, engine.login(release, minted.Username, minted.Password), "the engine goes on with what it has")
+	c := shared.awaitCredential(t, release+".app", func(*v1alpha1.Credential) error { return nil })
+	assert.Contains(t, c.Status.Password.Waiting, "has no entry in spec.valuesFrom")
+}
