@@ -26,6 +26,7 @@ type bencher struct {
 	root      string             // of the module
 	directory *process.Directory // of logs, keys and data, gone at the end
 	profile   string             // directory for profiles; empty: none
+	count     int                // applications of the scenario of that name
 
 	sandbox  *sandbox.Sandbox // of the scenarios about credentials; nil until the first of them
 	prepared bool
@@ -34,7 +35,7 @@ type bencher struct {
 	admin    kubernetes.Interface
 }
 
-func newBencher(profile string) (*bencher, error) {
+func newBencher(profile string, count int) (*bencher, error) {
 	root, err := sandbox.Root()
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func newBencher(profile string) (*bencher, error) {
 			err = os.MkdirAll(profile, 0o700)
 		}
 	}
-	return &bencher{root: root, directory: directory, profile: profile}, err
+	return &bencher{root: root, directory: directory, profile: profile, count: count}, err
 }
 
 func (b *bencher) close() error {

@@ -24,7 +24,8 @@ import (
 func main() {
 	only := flag.String("run", "", "names of the scenarios to run, with commas between; default: all")
 	list := flag.Bool("list", false, "list the scenarios")
-	profile := flag.String("profile", "", "directory for CPU profiles of the processes that are measured, where they write one")
+	count := flag.Int("applications", 10_000, "how many applications the scenario of that name has; the goals are for 10,000")
+	profile := flag.String("profile", "", "directory for CPU profiles of the accounts role and of what reads audit logs")
 	flag.Parse()
 	if *list {
 		for _, s := range scenarios {
@@ -34,7 +35,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *only, *profile); err != nil {
+	if err := run(ctx, *only, *profile, *count); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -78,12 +79,12 @@ func chosen(only string) ([]scenario, error) {
 }
 
 // run measures what was chosen. A scenario that fails does not take the others' figures with it.
-func run(ctx context.Context, only, profile string) (err error) {
+func run(ctx context.Context, only, profile string, count int) (err error) {
 	some, err := chosen(only)
 	if err != nil {
 		return err
 	}
-	b, err := newBencher(profile)
+	b, err := newBencher(profile, count)
 	if err != nil {
 		return err
 	}

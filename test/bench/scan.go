@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 
 	"github.com/mintlog/mintlog/test/auditlog"
@@ -69,7 +70,11 @@ func (b *bencher) follow(ctx context.Context, tail string, l log) (ran, cost.Tai
 	if err := os.RemoveAll(checkpoint); err != nil {
 		return ran{}, cost.Tail{}, err
 	}
-	r, err := onOneCore(ctx, nil, tail, "follow", l.path, checkpoint, fmt.Sprint(l.written.Ours))
+	var environment []string
+	if b.profile != "" {
+		environment = []string{"CPU_PROFILE=" + filepath.Join(b.profile, filepath.Base(l.path)+".cpu")}
+	}
+	r, err := onOneCore(ctx, environment, tail, "follow", l.path, checkpoint, fmt.Sprint(l.written.Ours))
 	if err != nil {
 		return r, cost.Tail{}, err
 	}

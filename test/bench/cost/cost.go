@@ -54,3 +54,9 @@ type Tail struct {
 	Allocations uint64 // objects, by the reading alone
 	Allocated   uint64 // bytes of them
 }
+
+// A Role is how far the accounts role has come.
+type Role struct {
+	Written int // objects
+	Cached  int // account Secrets in its caches
+}

@@ -4,6 +4,8 @@
 //	tail follow LOG CHECKPOINT EVENTS   as mintlog's ingest does, to the end behind so many events of ours; what is
 //	                                    found is identified and acknowledged at once
 //	tail json LOG                       each line with encoding/json into the struct that ingest decodes into
+//
+// With CPU_PROFILE it writes a profile to that path.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -46,6 +49,17 @@ func run(arguments []string) error {
 		read = func() (int, error) { return decode(arguments[1]) }
 	default:
 		return errors.New("usage: tail follow LOG CHECKPOINT EVENTS | tail json LOG")
+	}
+	if path := os.Getenv("CPU_PROFILE"); path != "" {
+		profile, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		defer profile.Close()
+		if err := pprof.StartCPUProfile(profile); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
