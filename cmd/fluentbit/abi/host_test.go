@@ -42,7 +42,11 @@ var build = sync.OnceValues(func() (built, error) {
 		return built{}, err
 	}
 	b := built{directory: directory, library: filepath.Join(directory, "out_mintlog.so"), host: filepath.Join(directory, "host")}
-	if _, err := run(ctx, "go", "build", "-buildvcs=false", "-buildmode=c-shared", "-o", b.library, ".."); err != nil {
+	command, err := documented(b.library)
+	if err != nil {
+		return b, err
+	}
+	if _, err := run(ctx, command[0], command[1:]...); err != nil {
 		return b, err
 	}
 	headers, err := run(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/fluent/fluent-bit-go")
@@ -55,6 +59,28 @@ var build = sync.OnceValues(func() (built, error) {
 })
 
 type built struct{ directory, library, host string }
+
+// documented is the command with which deploy/fluentbit says to build the library, but for where it goes.
+func documented(library string) ([]string, error) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "fluentbit", "README.md"))
+	if err != nil {
+		return nil, err
+	}
+	for text := range strings.Lines(string(readme)) {
+		rest, found := strings.CutPrefix(strings.TrimSpace(text), "CGO_ENABLED=1 go -C cmd/fluentbit build ")
+		if !found {
+			continue
+		}
+		words := strings.Fields(rest)
+		for i := range words {
+			if words[i] == "../../bin/out_mintlog.so" {
+				words[i] = library
+				return append([]string{"go", "-C", "..", "build"}, words...), nil
+			}
+		}
+	}
+	return nil, errors.New("deploy/fluentbit/README.md does not say how to build ../../bin/out_mintlog.so")
+}
 
 // compiler has Debian's C compiler and C library installed where they are missing.
 func compiler(ctx context.Context) error {
@@ -144,11 +170,22 @@ func (h *host) flush(id int, chunk []byte) int {
 // flushes flushes a chunk n times at once.
 func (h *host) flushes(id int, tag string, chunk []byte, n int) []int {
 	h.t.Helper()
+	return h.order("flush", id, tag, chunk, n)
+}
+
+// leave does the same, and lets the output exit meanwhile.
+func (h *host) leave(id int, chunk []byte, n int) []int {
+	h.t.Helper()
+	return h.order("leave", id, "audit.kube", chunk, n)
+}
+
+func (h *host) order(command string, id int, tag string, chunk []byte, n int) []int {
+	h.t.Helper()
 	h.chunks++
 	path := filepath.Join(h.t.TempDir(), strconv.Itoa(h.chunks))
 	require.NoError(h.t, os.WriteFile(path, chunk, 0o600))
 	var answers []int
-	for _, word := range strings.Fields(h.ask(fmt.Sprintf("flush %d %s %s %d", id, tag, path, n))) {
+	for _, word := range strings.Fields(h.ask(fmt.Sprintf("%s %d %s %s %d", command, id, tag, path, n))) {
 		answers = append(answers, number(h.t, word))
 	}
 	require.Len(h.t, answers, n)

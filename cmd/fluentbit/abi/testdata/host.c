@@ -4,6 +4,7 @@
  *   init ID KEY=VALUE...      answers what FLBPluginInit does; values end at a blank
  *   flush ID TAG FILE N       calls FLBPluginFlushCtx N times at once, each with a copy of the file in memory of its own,
  *                             which is overwritten and freed afterwards; answers what each has returned
+ *   leave ID TAG FILE N       the same, and calls FLBPluginExitCtx while they are under way
  *   exit ID
  *   unregister
  *   memory                    answers the resident size in KiB
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "flb_plugin.h"
 #include "flb_output.h"
@@ -114,7 +116,12 @@ static void *flush(void *argument)
     return NULL;
 }
 
-static void flush_all(struct section *s, const char *tag, const char *path, int n)
+static int leave(struct section *s)
+{
+    return ((exit_fn) symbol("FLBPluginExitCtx"))(s->context.remote_context);
+}
+
+static void flush_all(struct section *s, const char *tag, const char *path, int n, int leaving)
 {
     struct call calls[MOST];
     pthread_t threads[MOST];
@@ -138,6 +145,10 @@ static void flush_all(struct section *s, const char *tag, const char *path, int 
     for (i = 0; i < n; i++) {
         calls[i] = (struct call){s->context.remote_context, tag, chunk, size, -1};
         pthread_create(&threads[i], NULL, flush, &calls[i]);
+    }
+    if (leaving) {
+        usleep(2000);
+        leave(s);
     }
     for (i = 0; i < n; i++) {
         pthread_join(threads[i], NULL);
@@ -180,10 +191,13 @@ int main(void)
             printf("%d\n", init(&sections[id], line + words));
         }
         else if (sscanf(line, "flush %d %255s %4095s %d", &id, tag, path, &n) == 4 && n <= MOST) {
-            flush_all(&sections[id], tag, path, n);
+            flush_all(&sections[id], tag, path, n, 0);
+        }
+        else if (sscanf(line, "leave %d %255s %4095s %d", &id, tag, path, &n) == 4 && n <= MOST) {
+            flush_all(&sections[id], tag, path, n, 1);
         }
         else if (sscanf(line, "exit %d", &id) == 1) {
-            printf("%d\n", ((exit_fn) symbol("FLBPluginExitCtx"))(sections[id].context.remote_context));
+            printf("%d\n", leave(&sections[id]));
         }
         else if (strcmp(command, "unregister") == 0) {
             printf("%s %d %d\n", definition.def.name, definition.def.type, definition.def.proxy);
