@@ -460,8 +460,9 @@ func TestACommitThatComesAfterTheEventOfALeftClientIsStillAttributed(t *testing.
 		book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
 		require.NoError(t, err)
 		book = book.Append(ledger.Entry{ID: newID(t), Operation: ledger.Mint, At: time.Now(), AuditID: left.AuditID,
-			Caller: book.CallerDigest(left.AuditID, "jane"), Stored: "s"})
+			Caller: book.CallerDigest(left.AuditID, "jane"), Stored: book.StoredDigest(left.AuditID, []byte("stored-late"))})
 		secret.Annotations[ledger.Annotation] = book.Encode()
+		secret.Data["password"] = []byte("stored-late")
 	})
 	a.eventually("jane?")
 	b.drained()
@@ -478,9 +479,14 @@ func TestAMintThatCreatesTheSecretIsAttributedThoughItsClientLeftBefore(t *testi
 	b.drained()
 	book = book.Append(ledger.Entry{ID: newID(t), Operation: ledger.Mint, At: time.Now(), AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
 	_, err := b.mint.CoreV1().Secrets(b.namespace).Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: a.secretName(), Labels: map[string]string{event.AccountLabel: "true"}, Annotations: map[string]string{ledger.Annotation: book.Encode()}},
-		Type:       corev1.SecretTypeBasicAuth,
-		Data:       map[string][]byte{"username": []byte("app"), "password": []byte("x")},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: a.secretName(), Annotations: map[string]string{ledger.Annotation: book.Encode()},
+			Labels: map[string]string{
+				event.AccountLabel: "true", "internal.cozystack.io/managed-by-cozystack": "true", "internal.cozystack.io/tenantresource": "false",
+			},
+		},
+		Type: corev1.SecretTypeBasicAuth,
+		Data: map[string][]byte{"username": []byte("app"), "password": []byte("x")},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	a.eventually("jane?")
@@ -522,8 +528,9 @@ func (a *applicant) operatedAt(at time.Time) event.Event {
 	a.update(a.mint, func(secret *corev1.Secret) {
 		book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
 		require.NoError(a.t, err)
-		book = book.Append(ledger.Entry{ID: newID(a.t), Operation: ledger.Mint, At: at, AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: "s"})
+		book = book.Append(ledger.Entry{ID: newID(a.t), Operation: ledger.Mint, At: at, AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: book.StoredDigest(id, []byte(id))})
 		secret.Annotations[ledger.Annotation] = book.Encode()
+		secret.Data["password"] = []byte(id)
 	})
 	return a.requestOf(id, "jane", at, func(e *event.Event) { e.StageTimestamp = at })
 }
