@@ -277,9 +277,9 @@ func matrix(t *testing.T, namespace, other string) {
 	granted := []string{"its account", "a sibling's account", "another namespace's"}
 	probe := []string{"the policies' probe"}
 	rights := map[string]map[string][]string{
-		mint:      {"get": enrolled, "list": enrolled, "watch": enrolled, "create": enrolled, "update": enrolled, "patch": probe},
-		accounts:  {"get": enrolled, "list": enrolled, "watch": enrolled, "create": enrolled, "patch": append(slices.Clone(enrolled), probe...), "delete": enrolled},
-		projector: {"get": granted, "patch": append(slices.Clone(granted), probe...)},
+		mint:                                     {"get": enrolled, "list": enrolled, "watch": enrolled, "create": enrolled, "update": enrolled, "patch": probe},
+		accounts:                                 {"get": enrolled, "list": enrolled, "watch": enrolled, "create": enrolled, "patch": append(slices.Clone(enrolled), probe...), "delete": enrolled},
+		projector:                                {"get": granted, "patch": append(slices.Clone(granted), probe...)},
 		"system:serviceaccount:mintlog:ingest":   {},
 		"system:serviceaccount:mintlog:archiver": {},
 		"system:serviceaccount:mintlog:default":  {},

@@ -3,9 +3,13 @@ package chart
 import (
 	"context"
 	"encoding/json"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -77,4 +81,23 @@ func gauge(t *testing.T, registry *prometheus.Registry) float64 {
 	require.Len(t, families, 1)
 	require.Len(t, families[0].Metric, 1)
 	return families[0].Metric[0].GetGauge().GetValue()
+}
+
+// dereferenced is the chart's folder with its links followed, as in a package of it.
+func dereferenced(t *testing.T) fs.FS {
+	t.Helper()
+	copied := fstest.MapFS{}
+	require.NoError(t, filepath.WalkDir(chartFolder(), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(chartFolder(), path)
+		copied[filepath.ToSlash(name)] = &fstest.MapFile{Data: text, Mode: 0o600}
+		return err
+	}))
+	return copied
 }

@@ -480,7 +480,7 @@ func TestEachPartWritesWhatIsItsOwnAndNobodyElseDoes(t *testing.T) {
 // policies are the rendered policies by name.
 func policies(t *testing.T) map[string]*admissionregistrationv1.ValidatingAdmissionPolicy {
 	t.Helper()
-	text, err := cluster.RenderChart(t.Context(), "--show-only", "templates/policies.yaml", "--set", "policies.breakGlassGroup="+sandbox.BreakGlassGroup)
+	text, err := cluster.RenderChart(t.Context(), "--skip-schema-validation", "--show-only", "templates/policies.yaml", "--set", "policies.breakGlassGroup="+sandbox.BreakGlassGroup)
 	require.NoError(t, err)
 	all := map[string]*admissionregistrationv1.ValidatingAdmissionPolicy{}
 	require.NoError(t, documents(text, func(kind metav1.TypeMeta, document []byte) error {

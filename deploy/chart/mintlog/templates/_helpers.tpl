@@ -1,0 +1,117 @@
+{{/* Labels of everything of a part. (dict "root" $ "part" "mint") */}}
+{{- define "mintlog.labels" -}}
+app.kubernetes.io/name: mintlog
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end -}}
+
+{{- define "mintlog.selector" -}}
+app.kubernetes.io/name: mintlog
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end -}}
+
+{{- define "mintlog.image" -}}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end -}}
+
+{{/* What every container is: nothing to write to, nothing to gain. */}}
+{{- define "mintlog.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* (dict "root" $ "user" 65532) */}}
+{{- define "mintlog.podSecurity" -}}
+runAsNonRoot: {{ ne (int .user) 0 }}
+runAsUser: {{ .user }}
+runAsGroup: {{ .user }}
+fsGroup: {{ .user }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* What every pod of a part has beside its containers. (dict "root" $ "part" "mint" "user" 65532 "kubernetes" true) */}}
+{{- define "mintlog.pod" -}}
+serviceAccountName: {{ include "mintlog.serviceAccount" . }}
+automountServiceAccountToken: {{ .kubernetes }}
+enableServiceLinks: false
+securityContext:
+  {{- include "mintlog.podSecurity" . | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "mintlog.place" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{/* (dict "root" $ "resources" …) */}}
+{{- define "mintlog.container" -}}
+image: {{ include "mintlog.image" .root }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+securityContext:
+  {{- include "mintlog.containerSecurity" . | nindent 2 }}
+resources: {{ toJson .resources }}
+livenessProbe:
+  httpGet: {path: /healthz, port: metrics}
+  initialDelaySeconds: 10
+  periodSeconds: 20
+{{- end -}}
+
+{{/* Arguments of the parts that write account Secrets. */}}
+{{- define "mintlog.houseArguments" -}}
+- --namespace={{ .Release.Namespace }}
+- --admission-policies={{ ternary "require" "warn" .Values.policies.enabled }}
+{{- end -}}
+
+{{/* Where the stream is. (dict "root" $ "part" "ingest") */}}
+{{- define "mintlog.streamArguments" -}}
+- --nats={{ .root.Values.stream.url }}
+{{- if get .root.Values.stream.credentials .part }}
+- --nats-credentials=/etc/mintlog/nats/nats.creds
+{{- end }}
+{{- if ne .part "mint" }}
+- --nats-replicas={{ .root.Values.stream.replicas }}
+- --stream-max-bytes={{ int64 .root.Values.stream.maxBytes }}
+- --evidence-max-bytes={{ int64 .root.Values.stream.evidenceMaxBytes }}
+{{- end }}
+{{- end -}}
+
+{{- define "mintlog.streamMount" -}}
+{{- if get .root.Values.stream.credentials .part }}
+- {name: nats, mountPath: /etc/mintlog/nats, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "mintlog.streamVolume" -}}
+{{- with get .root.Values.stream.credentials .part }}
+- name: nats
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{/* The identities whose writes of account Secrets are mintlog's own. */}}
+{{- define "mintlog.ownUsers" -}}
+{{- $users := list }}
+{{- range $part := list "mint" "accounts" "projector" }}
+{{- $users = append $users (include "mintlog.user" (dict "root" $ "part" $part)) }}
+{{- end }}
+{{- $users | uniq | join "," }}
+{{- end -}}
+
+{{/* The Secret with a serving certificate. (dict "root" $ "name" "mint") */}}
+{{- define "mintlog.tlsSecret" -}}
+{{- if eq .root.Values.tls.source "existingSecret" -}}{{ .root.Values.tls.existingSecret }}{{- else -}}mintlog-{{ .name }}-tls{{- end -}}
+{{- end -}}
