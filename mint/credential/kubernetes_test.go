@@ -42,6 +42,7 @@ import (
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
 	mintrequest "github.com/mintlog/mintlog/mint/request"
+	"github.com/mintlog/mintlog/mint/webhook"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -69,13 +70,14 @@ func TestMain(m *testing.M) {
 
 // A world is a kube-apiserver, and what the mint server knows of it.
 type world struct {
-	servers *sandbox.Sandbox
-	admin   kubernetes.Interface
-	mint    *clientrest.Config
-	cluster *cluster.Cluster
-	watches *gate
-	running sync.WaitGroup
-	count   atomic.Int64
+	servers  *sandbox.Sandbox
+	admin    kubernetes.Interface
+	mint     *clientrest.Config
+	cluster  *cluster.Cluster
+	watches  *gate
+	webhooks *webhook.Clients
+	running  sync.WaitGroup
+	count    atomic.Int64
 }
 
 func theWorld(t *testing.T) *world {
@@ -109,6 +111,8 @@ func (w *world) start(ctx, watching context.Context) error {
 	if w.cluster, err = cluster.New(cluster.Options{Config: config, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		return err
 	}
+	w.webhooks = webhook.New(webhook.Options{})
+	w.cluster.Notify(cluster.Notify{Kind: w.webhooks.Forget})
 	w.running.Go(func() { _ = w.cluster.Run(watching) }) // it ends with its context and has no other error
 	syncing, cancel := context.WithTimeout(watching, 30*time.Second)
 	defer cancel()
@@ -323,7 +327,7 @@ func (w *world) serve(t *testing.T, f fault) *server {
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	s.storage = New(Options{
-		Cluster: w.cluster, Client: client.CoreV1(), Random: rand.Reader, Now: time.Now, Retention: time.Hour,
+		Cluster: w.cluster, Client: client.CoreV1(), Webhooks: w.webhooks, Random: rand.Reader, Now: time.Now, Retention: time.Hour,
 		Registerer: prometheus.NewRegistry(),
 	})
 	return s

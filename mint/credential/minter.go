@@ -29,7 +29,9 @@ import (
 
 const (
 	readBackPause = 100 * time.Millisecond
-	maxAttempts   = 5
+	// writeReserve is what is left of the budget for the write, and to read it back, when the webhooks have been asked.
+	writeReserve = 2 * time.Second
+	maxAttempts  = 5
 )
 
 // A minter changes passwords: one conditional write per operation that holds the stored form and its ledger entry.
@@ -111,7 +113,9 @@ type draft struct {
 }
 
 func (m *minter) run(ctx context.Context, r request) (result, error) {
-	t, err := m.target(ctx, r)
+	asking, cancel := untilReserve(ctx)
+	defer cancel()
+	t, err := m.target(asking, r)
 	if err != nil {
 		return result{}, err
 	}
@@ -122,11 +126,20 @@ func (m *minter) run(ctx context.Context, r request) (result, error) {
 	if apierrors.IsNotFound(err) {
 		base = nil
 	}
-	d, err := m.draft(ctx, r, t)
+	d, err := m.draft(asking, r, t)
 	if err != nil {
 		return result{}, err
 	}
 	return m.commit(ctx, d, base)
+}
+
+// untilReserve ends while there is still time to write.
+func untilReserve(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-writeReserve))
 }
 
 // A target is the declared account that an operation is about.
@@ -151,7 +164,11 @@ func (m *minter) target(ctx context.Context, r request) (target, error) {
 	}
 	accounts, refused, err := release.Accounts(ctx, served.Block, m.webhooks, m.recorded(ctx, release))
 	if err != nil {
-		return target{}, notFound(r.credential, fmt.Sprintf("the accounts of %s are not known: %v", release.Name, err))
+		why := fmt.Sprintf("the accounts of %s are not known: %v", release.Name, err)
+		if failed(err) {
+			return target{}, tryAgain(r.credential, why+"; nothing was written")
+		}
+		return target{}, notFound(r.credential, why)
 	}
 	for _, a := range accounts {
 		if a.Segment == segment {
@@ -198,6 +215,9 @@ func (m *minter) draft(ctx context.Context, r request, t target) (draft, error) 
 		return draft{}, fmt.Errorf("generate a password: %w", err)
 	}
 	stored, err := t.definition.Block.Stored(ctx, t.release.Kind, m.webhooks, m.random, t.account, password)
+	if failed(err) {
+		return draft{}, tryAgain(r.credential, fmt.Sprintf("%v; nothing was written", err))
+	}
 	if err != nil {
 		return draft{}, err
 	}
@@ -209,6 +229,12 @@ func (m *minter) draft(ctx context.Context, r request, t target) (draft, error) 
 		password = ""
 	}
 	return draft{request: r, target: t, id: id, stored: stored, password: password}, nil
+}
+
+// failed reports whether an error is a webhook's, and may not come again.
+func failed(err error) bool {
+	var w *definition.WebhookError
+	return errors.As(err, &w)
 }
 
 // commit writes the draft onto base, the account Secret as the cache has it, nil if there is none. A conflict means a

@@ -17,10 +17,14 @@ func (b Block) Stored(ctx context.Context, kind string, webhooks Webhooks, rando
 	if err != nil {
 		return nil, fmt.Errorf("the format %s: %w", b.Format.Name, err)
 	}
-	if b.ValuesPath != "" && strings.ContainsAny(string(stored), helmSpecial) {
-		return nil, fmt.Errorf("the format %s: the stored form has characters that mean something else in a HelmRelease's values", b.Format.Name)
+	if b.ValuesPath == "" || !strings.ContainsAny(string(stored), helmSpecial) {
+		return stored, nil
 	}
-	return stored, nil
+	err = fmt.Errorf("the format %s: the stored form has characters that mean something else in a HelmRelease's values", b.Format.Name)
+	if b.Format.Kind == Webhook {
+		err = &WebhookError{err}
+	}
+	return nil, err
 }
 
 // helmSpecial are the characters that Helm reads otherwise in a value that is given with a target path.
