@@ -371,12 +371,19 @@ func (p *Postgres) psql(ctx context.Context, role, password, script string) *exe
 	psql := exec.CommandContext(ctx, filepath.Join(p.programs, "psql"), "--no-psqlrc", "--no-password", "--tuples-only",
 		"--no-align", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse")
 	psql.Dir = "/"
-	psql.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
-		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
-	}
+	psql.Env = append(p.environment(role, password), "PATH="+os.Getenv("PATH"))
 	psql.Stdin = strings.NewReader(script)
 	return psql
+}
+
+// Environment makes libpq connect as the superuser.
+func (p *Postgres) Environment() []string { return p.environment(superuser, p.password) }
+
+func (p *Postgres) environment(role, password string) []string {
+	return []string{
+		"LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
+		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
+	}
 }
 
 func (p *Postgres) data() string { return filepath.Join(p.directory, "data") }
