@@ -57,7 +57,7 @@ func (g *gate) shut(closed bool) {
 	g.closed = closed
 }
 
-func startCluster(t *testing.T) *cluster {
+func startCluster(t *testing.T, apiservers int) *cluster {
 	t.Helper()
 	b := newBench(t)
 	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
@@ -68,7 +68,7 @@ func startCluster(t *testing.T) *cluster {
 	b.start()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	c.Sandbox, err = sandbox.Start(ctx, sandbox.Options{ExtraAPIServerFlags: []string{
+	c.Sandbox, err = sandbox.Start(ctx, sandbox.Options{Apiservers: apiservers, ExtraAPIServerFlags: []string{
 		"--audit-webhook-config-file=" + c.kubeconfig(),
 		"--audit-webhook-batch-max-wait=100ms",
 	}})
@@ -151,7 +151,7 @@ func (c *cluster) fetch() {
 func (c *cluster) matched() float64 { return testutil.ToFloat64(c.receiver.metrics.matched) }
 
 func TestARealApiserverDeliversEachEventOnceThoughItsFileIsFollowedToo(t *testing.T) {
-	c := startCluster(t)
+	c := startCluster(t, 2)
 	var names []string
 	write := func(name string) {
 		names = append(names, name)
@@ -186,4 +186,72 @@ func TestARealApiserverDeliversEachEventOnceThoughItsFileIsFollowedToo(t *testin
 	}
 	require.Greater(t, testutil.ToFloat64(c.receiver.metrics.items), c.matched())
 	require.Empty(t, c.kept())
+}
+
+// writer creates account Secrets through one kube-apiserver, without a pause, and remembers those of which it was told
+// that they are there.
+type writer struct {
+	names []string
+	stop  chan struct{}
+	done  chan struct{}
+}
+
+func (c *cluster) startWriter(apiserver int, prefix string) *writer {
+	w := &writer{stop: make(chan struct{}), done: make(chan struct{})}
+	secrets := c.Kubernetes(sandbox.ClusterAdmin, apiserver).CoreV1().Secrets(sandbox.TenantAcme)
+	go func() {
+		defer close(w.done)
+		for i := 0; ; i++ {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			name := fmt.Sprintf("%s-%d.account", prefix, i)
+			_, err := secrets.Create(c.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			if err == nil {
+				w.names = append(w.names, name)
+			}
+		}
+	}()
+	return w
+}
+
+func (w *writer) end() []string {
+	close(w.stop)
+	<-w.done
+	return w.names
+}
+
+// TestApiserversThatEndOneAfterTheOtherLoseNoEvent is kubernetes#50781. One that is stopped sends what it has before it
+// ends. One that is killed takes a batch with it, which only the files still have.
+func TestApiserversThatEndOneAfterTheOtherLoseNoEvent(t *testing.T) {
+	c := startCluster(t, 3) // the first has the watches of kube-controller-manager, which hold up its end
+	run := func(prefix string, end func(apiserver int)) {
+		first, second := c.startWriter(1, prefix+"-1"), c.startWriter(2, prefix+"-2")
+		for _, apiserver := range []int{1, 2} {
+			time.Sleep(300 * time.Millisecond)
+			end(apiserver)
+		}
+		time.Sleep(300 * time.Millisecond)
+		names := append(first.end(), second.end()...)
+		require.NotEmpty(t, names)
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			c.fetch()
+			for _, name := range names {
+				assert.NotEmpty(t, c.stored["create "+name])
+			}
+		}, time.Minute, 50*time.Millisecond)
+		for _, name := range names {
+			require.Len(t, c.stored["create "+name], 1, name)
+		}
+	}
+	run("stopped", func(apiserver int) { require.NoError(t, c.APIServer(apiserver).Restart(t.Context())) })
+	require.Empty(t, c.kept())
+
+	c.follow()
+	run("killed", func(apiserver int) {
+		c.APIServer(apiserver).Kill()
+		require.NoError(t, c.APIServer(apiserver).Restart(t.Context()))
+	})
 }

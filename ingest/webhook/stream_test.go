@@ -1,14 +1,15 @@
 package webhook
 
 import (
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/stream"
 )
@@ -65,6 +66,42 @@ func TestAClosedStreamGives503(t *testing.T) {
 	a := b.post(list(mintItem("2")))
 	require.Equal(t, 503, a.status)
 	require.Equal(t, "5", a.retryAfter)
+}
+
+func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t *testing.T) {
+	b := newBench(t)
+	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()}
+	start := func() *server.Server {
+		nats, err := server.NewServer(o)
+		require.NoError(t, err)
+		nats.Start()
+		require.True(t, nats.ReadyForConnections(30*time.Second))
+		return nats
+	}
+	nats := start()
+	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	b.options.Publisher, b.options.PublishTimeout = s, time.Second
+	b.start()
+	require.Equal(t, 200, b.post(list(mintItem("before"))).status)
+	o.Port = nats.Addr().(*net.TCPAddr).Port
+	nats.Shutdown()
+	nats.WaitForShutdown()
+	batches := []string{list(mintItem("1"), mintItem("2")), list(otherItem), list(mintItem("3"))}
+	for i, want := range []int{503, 200, 503} { // in a batch without ours nothing is to be published
+		a := b.post(batches[i])
+		require.Equal(t, want, a.status)
+		require.Equal(t, want == 503, a.retryAfter == "5")
+	}
+	require.Equal(t, 0.0, testutil.ToFloat64(b.receiver.metrics.inFlight))
+
+	nats = start()
+	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
+	for _, batch := range batches {
+		require.Eventually(t, func() bool { return b.post(batch).status == 200 }, time.Minute, 100*time.Millisecond)
+	}
+	require.ElementsMatch(t, []string{"before webhook:cp-1", "1 webhook:cp-1", "2 webhook:cp-1", "3 webhook:cp-1"}, stored(t, s))
 }
 
 func TestAnEventThatTheStreamNeverTakesIsSetAsideAndTheRestIsPublished(t *testing.T) {

@@ -601,6 +601,39 @@ func TestMemoryDoesNotGrowWithABody(t *testing.T) {
 	require.Less(t, peak, before.HeapAlloc+(12<<20), "a 30 MB body may not be held as a whole")
 }
 
+// TestMemoryIsBoundedWhileTheStreamHangs has many callers with many events of ours each, of which none can be published.
+func TestMemoryIsBoundedWhileTheStreamHangs(t *testing.T) {
+	b := newBench(t)
+	b.options.InFlight, b.options.Wait, b.options.PublishTimeout = 8, 10*time.Millisecond, 300*time.Millisecond
+	b.start()
+	body := zipped(list(strings.Split(strings.Repeat(mintItem("1")+"\x00", 20<<20/len(mintItem("1")))+mintItem("2"), "\x00")...))
+	var peak atomic.Uint64
+	b.receiver.options.Publisher = publishFunc(func(ctx context.Context, _ []event.Event) error {
+		<-ctx.Done()
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		for seen := peak.Load(); m.HeapAlloc > seen && !peak.CompareAndSwap(seen, m.HeapAlloc); seen = peak.Load() {
+		}
+		return ctx.Err()
+	})
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var group sync.WaitGroup
+	for range 60 {
+		group.Go(func() {
+			a, err := b.send(b.client, http.MethodPost, "/audit/cp-1", "gzip", body)
+			assert.NoError(t, err)
+			assert.Contains(t, []int{429, 503}, a.status)
+			assert.Equal(t, "5", a.retryAfter)
+		})
+	}
+	group.Wait()
+	require.NotZero(t, peak.Load())
+	require.Less(t, peak.Load(), before.HeapAlloc+(64<<20), "sixty bodies are 1.2 GB")
+}
+
 type publishFunc func(context.Context, []event.Event) error
 
 func (f publishFunc) Publish(ctx context.Context, events []event.Event) error { return f(ctx, events) }
