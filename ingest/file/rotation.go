@@ -415,7 +415,7 @@ func (f *follower) readLate(ctx context.Context) error {
 	s := f.late[0]
 	f.late = f.late[1:]
 	done := f.read[s.name]
-	late, met, err := openSegment(s.path, &place{ID: s.id, Offset: done.Offset}, false)
+	late, met, err := openSegment(s.path, &place{Offset: done.Offset, Head: digestOf(nil), Tail: digestOf(nil)}, false)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !met {
 		return nil
 	}
