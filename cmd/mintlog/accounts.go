@@ -80,7 +80,7 @@ func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([
 		return nil, fmt.Errorf("build the accounts role's client: %w", err)
 	}
 	role, err := accounts.New(accounts.Options{
-		Cluster: caches, Client: client, Namespace: house.namespace, Projector: f.projector, Workers: f.workers,
+		Cluster: caches, Client: client, Webhooks: askWebhooks(p, "accounts", caches), Namespace: house.namespace, Projector: f.projector, Workers: f.workers,
 		Random: rand.Reader, Log: log, Registerer: p.registry,
 	})
 	if err != nil {

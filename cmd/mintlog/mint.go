@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,7 @@ import (
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/credential"
 	"github.com/mintlog/mintlog/mint/server"
+	"github.com/mintlog/mintlog/mint/webhook"
 )
 
 // mintFlags say where the credentials API is served.
@@ -112,7 +114,7 @@ func (f *mintFlags) parts(p runtime, house houseFlags, gaps credential.Gaps, kub
 		return nil, fmt.Errorf("build the client for account Secrets: %w", err)
 	}
 	storage := credential.New(credential.Options{
-		Cluster: caches, Client: client, Random: rand.Reader, Now: time.Now, Retention: f.retention, LastChange: f.lastChange, Gaps: gaps, Registerer: p.registry,
+		Cluster: caches, Client: client, Webhooks: askWebhooks(p, "mint", caches), Random: rand.Reader, Now: time.Now, Retention: f.retention, LastChange: f.lastChange, Gaps: gaps, Registerer: p.registry,
 	})
 	s, err := server.New(server.Options{
 		Address:  net.JoinHostPort(f.bindAddress, strconv.Itoa(f.port)),
@@ -149,4 +151,11 @@ func synced(caches *cluster.Cluster) func() error {
 		defer cancel()
 		return caches.WaitForSync(ctx)
 	}
+}
+
+// askWebhooks asks the webhooks of definitions for a part, and lets go of their connections when a definition changes.
+func askWebhooks(p runtime, part string, caches *cluster.Cluster) *webhook.Clients {
+	clients := webhook.New(webhook.Options{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"part": part}, p.registry)})
+	caches.Notify(cluster.Notify{Kind: clients.Forget})
+	return clients
 }
