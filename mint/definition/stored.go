@@ -14,6 +14,25 @@ import (
 // password nor its stored form.
 func (b Block) Stored(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, a Account, password string) ([]byte, error) {
 	stored, err := b.Format.stored(ctx, kind, webhooks, random, a.Username, password)
+	return b.reachable(stored, err)
+}
+
+// Unissued is what an account stores for which no password was ever issued: as Stored has it for a password that nobody
+// sees, or, where the format allows, a form that no password opens.
+func (b Block) Unissued(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, a Account) ([]byte, error) {
+	if b.Format.Kind == Webhook {
+		password, err := format.NewPassword(random)
+		if err != nil {
+			return nil, err
+		}
+		return b.Stored(ctx, kind, webhooks, random, a, password)
+	}
+	stored, err := format.Unissued(b.Format.Name, b.Format.Parameters, random, a.Username)
+	return b.reachable(stored, err)
+}
+
+// reachable refuses a stored form that would not reach the engine as it is.
+func (b Block) reachable(stored []byte, err error) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the format %s: %w", b.Format.Name, err)
 	}

@@ -28,8 +28,9 @@ func (f Formatter) Format(random io.Reader, username, password string) ([]byte, 
 
 // A form makes the Formatter for parameters that are within its limits, the defaults filled in.
 type form struct {
-	limits []Limit
-	make   func(Parameters) Formatter
+	limits   []Limit
+	make     func(Parameters) Formatter
+	unissued func(p Parameters, random io.Reader) ([]byte, error) // nil where a password is formed as well
 }
 
 var builtIn = map[string]form{
@@ -37,7 +38,7 @@ var builtIn = map[string]form{
 	"bcrypt":        {limits: []Limit{bcryptCost}, make: bcryptForm},
 	"mysql-native":  without(mysqlNative),
 	"plaintext":     without(plaintext),
-	"scram-sha-256": {limits: []Limit{scramIterations}, make: scramSHA256},
+	"scram-sha-256": {limits: []Limit{scramIterations}, make: scramSHA256, unissued: scramUnissued},
 	"sha256":        without(sha256Hex),
 }
 
@@ -64,6 +65,26 @@ func New(name string, p Parameters) (Formatter, error) {
 		return nil, err
 	}
 	return f.make(p), nil
+}
+
+// Unissued returns what an account stores for which no password was ever issued: a form of the built-in format of that
+// name that no password opens, or the form of one that nobody sees. The errors are those of New, and of drawing.
+func Unissued(name string, p Parameters, random io.Reader, username string) ([]byte, error) {
+	formatter, err := New(name, p)
+	if err != nil {
+		return nil, err
+	}
+	if unissued := builtIn[name].unissued; unissued != nil {
+		if p, err = p.within(builtIn[name].limits); err != nil {
+			return nil, err
+		}
+		return unissued(p, random)
+	}
+	password, err := NewPassword(random)
+	if err != nil {
+		return nil, err
+	}
+	return formatter.Format(random, username, password)
 }
 
 // Names are the names of the built-in formats, sorted.

@@ -1,6 +1,7 @@
 package format
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -34,7 +35,23 @@ func scramSHA256(p Parameters) Formatter {
 		if err != nil {
 			return nil, errors.New("derive SCRAM-SHA-256 keys")
 		}
-		b64 := base64.StdEncoding.EncodeToString
-		return fmt.Appendf(nil, "SCRAM-SHA-256$%d:%s$%s:%s", p.Iterations, b64(salt), b64(stored.StoredKey), b64(stored.ServerKey)), nil
+		return scramText(p, salt, stored.StoredKey, stored.ServerKey), nil
 	}
+}
+
+func scramText(p Parameters, salt, storedKey, serverKey []byte) []byte {
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Appendf(nil, "SCRAM-SHA-256$%d:%s$%s:%s", p.Iterations, b64(salt), b64(storedKey), b64(serverKey))
+}
+
+// scramUnissued draws the keys themselves. Who wants to log in must show a key of which StoredKey is the SHA-256, and no
+// password leads to one any sooner than guessing that key does. Deriving them from a password that is thrown away would
+// cost thousands of hashes for each account and make nothing safer.
+func scramUnissued(p Parameters, random io.Reader) ([]byte, error) {
+	drawn := make([]byte, scramSaltBytes+2*sha256.Size)
+	if _, err := io.ReadFull(random, drawn); err != nil {
+		return nil, fmt.Errorf("draw keys: %w", err)
+	}
+	salt, keys := drawn[:scramSaltBytes], drawn[scramSaltBytes:]
+	return scramText(p, salt, keys[:sha256.Size], keys[sha256.Size:]), nil
 }
