@@ -227,7 +227,7 @@ func (c *Cluster) Live(ctx context.Context, r *Release) (*Release, *Definition, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the ApplicationDefinition %s: %w", known.Name, err)
 	}
-	return ReadRelease(release), readDefinition(definition), nil
+	return ReadRelease(release), ReadDefinition(definition), nil
 }
 
 // HelmReleases asks the API server itself, with the identity of the caches, about the HelmReleases of a namespace.

@@ -146,11 +146,11 @@ func transformDefinition(o any) (any, error) {
 	if !ok {
 		return o, nil // seen before
 	}
-	return &definitionObject{ObjectMeta: keptMeta(u), definition: readDefinition(u)}, nil
+	return &definitionObject{ObjectMeta: keptMeta(u), definition: ReadDefinition(u)}, nil
 }
 
-// readDefinition keeps of a block that cannot be read the reason why its kind is not served.
-func readDefinition(u *unstructured.Unstructured) *Definition {
+// ReadDefinition is what an ApplicationDefinition says. It keeps of a block that cannot be read the reason why its kind is not served.
+func ReadDefinition(u *unstructured.Unstructured) *Definition {
 	d := &Definition{Name: u.GetName()}
 	d.Kind, _, _ = unstructured.NestedString(u.Object, "spec", "application", "kind")
 	if block, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "credentials"); found && block != nil {
