@@ -32,3 +32,5 @@ func bcryptForm(p Parameters) Formatter {
 		return stored, nil
 	}
 }
+
+func bcryptShape(p Parameters) string { return fmt.Sprintf("$2a$%02d$<53 characters>", p.Cost) }

@@ -30,21 +30,32 @@ func (f Formatter) Format(random io.Reader, username, password string) ([]byte, 
 type form struct {
 	limits   []Limit
 	make     func(Parameters) Formatter
+	shape    func(Parameters) string
 	unissued func(p Parameters, random io.Reader) ([]byte, error) // nil where a password is formed as well
 }
 
 var builtIn = map[string]form{
-	"apr1":          without(apr1),
-	"bcrypt":        {limits: []Limit{bcryptCost}, make: bcryptForm},
-	"mysql-native":  without(mysqlNative),
-	"plaintext":     without(plaintext),
-	"scram-sha-256": {limits: []Limit{scramIterations}, make: scramSHA256, unissued: scramUnissued},
-	"sha256":        without(sha256Hex),
+	"apr1":          without(apr1, "$apr1$<8 characters of salt>$<22 characters>"),
+	"bcrypt":        {limits: []Limit{bcryptCost}, make: bcryptForm, shape: bcryptShape},
+	"mysql-native":  without(mysqlNative, "*<40 upper-case hex digits>"),
+	"plaintext":     without(plaintext, "<the password itself>"),
+	"scram-sha-256": {limits: []Limit{scramIterations}, make: scramSHA256, shape: scramShape, unissued: scramUnissued},
+	"sha256":        without(sha256Hex, "<64 lower-case hex digits>"),
 }
 
 // without is a form that has no parameters.
-func without(f Formatter) form {
-	return form{make: func(Parameters) Formatter { return f }}
+func without(f Formatter, shape string) form {
+	return form{make: func(Parameters) Formatter { return f }, shape: func(Parameters) string { return shape }}
+}
+
+// Shape is what a stored form looks like, what differs from one to the next in angle brackets; empty, if New would fail.
+func Shape(name string, p Parameters) string {
+	f, ok := builtIn[name]
+	p, err := p.within(f.limits)
+	if !ok || err != nil {
+		return ""
+	}
+	return f.shape(p)
 }
 
 // Built returns the built-in format of that name with its defaults, and whether there is one.

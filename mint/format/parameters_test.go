@@ -102,3 +102,31 @@ func TestMySQLNativeIs41CharactersWithALeadingStar(t *testing.T) {
 		require.Regexp(t, `^\*[0-9A-F]{40}$`, form)
 	}
 }
+
+func TestAStoredFormHasTheShapeThatIsShownOfIt(t *testing.T) {
+	placeholder := regexp.MustCompile(`<[^>]*>`)
+	f := func(name string, p format.Parameters, want string) {
+		t.Helper()
+		assert.Equal(t, want, format.Shape(name, p))
+		shape := "^"
+		for i, part := range placeholder.Split(want, -1) {
+			if i > 0 {
+				shape += ".+"
+			}
+			shape += regexp.QuoteMeta(part)
+		}
+		assert.True(t, regexp.MustCompile(shape+"$").MatchString(formed(t, name, p, "x")), name)
+	}
+	f("apr1", format.Parameters{}, "$apr1$<8 characters of salt>$<22 characters>")
+	f("bcrypt", format.Parameters{Cost: 5}, "$2a$05$<53 characters>")
+	f("mysql-native", format.Parameters{}, "*<40 upper-case hex digits>")
+	f("plaintext", format.Parameters{}, "<the password itself>")
+	f("scram-sha-256", format.Parameters{}, "SCRAM-SHA-256$4096:<salt>$<StoredKey>:<ServerKey>")
+	f("scram-sha-256", format.Parameters{Iterations: 5000}, "SCRAM-SHA-256$5000:<salt>$<StoredKey>:<ServerKey>")
+	f("sha256", format.Parameters{}, "<64 lower-case hex digits>")
+	for _, name := range format.Names() {
+		assert.NotEmpty(t, format.Shape(name, format.Parameters{}))
+	}
+	assert.Empty(t, format.Shape("rot13", format.Parameters{}))
+	assert.Empty(t, format.Shape("sha256", format.Parameters{Cost: 5}))
+}

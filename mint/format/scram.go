@@ -55,3 +55,7 @@ func scramUnissued(p Parameters, random io.Reader) ([]byte, error) {
 	salt, keys := drawn[:scramSaltBytes], drawn[scramSaltBytes:]
 	return scramText(p, salt, keys[:sha256.Size], keys[sha256.Size:]), nil
 }
+
+func scramShape(p Parameters) string {
+	return fmt.Sprintf("SCRAM-SHA-256$%d:<salt>$<StoredKey>:<ServerKey>", p.Iterations)
+}
