@@ -3,6 +3,7 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -618,13 +620,7 @@ func TestAPartSeesThatAPolicyIsGoneAndThatItIsBack(t *testing.T) {
 
 		binding := must(t, admin, "get", bindings+policy, "")
 		must(t, admin, "delete", bindings+policy, "")
-		within(t, 10*time.Second, func() error {
-			check.Look(t.Context())
-			if gauge(t, registry) != 0 {
-				return fmt.Errorf("%s is still held for being in force", policy)
-			}
-			return nil
-		})
+		awaitOpen(t, check, registry)
 		require.ErrorIs(t, check.Await(t.Context()), admission.ErrOpen)
 
 		must(t, admin, "post", strings.TrimSuffix(bindings, "/"), anew(t, binding.body))
@@ -633,9 +629,51 @@ func TestAPartSeesThatAPolicyIsGoneAndThatItIsBack(t *testing.T) {
 	}
 }
 
+// awaitOpen waits until a policy that was taken away denies no more.
+func awaitOpen(t *testing.T, check *admission.Check, registry *prometheus.Registry) {
+	t.Helper()
+	within(t, 10*time.Second, func() error {
+		check.Look(t.Context())
+		if gauge(t, registry) != 0 {
+			return errors.New("the policy is still in force")
+		}
+		return nil
+	})
+}
+
 func TestAPolicyForOtherIdentitiesIsNotInForce(t *testing.T) {
 	check, _ := newCheck(t, "ingest", []string{admission.AccountSecrets})
 	err := check.Await(t.Context())
 	require.ErrorIs(t, err, admission.ErrOpen)
 	require.Contains(t, err.Error(), "mintlog-policy-probe")
+}
+
+func TestAPartDoesNotRunWhileAPolicyIsNotInForceUnlessItIsToldTo(t *testing.T) {
+	const binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/" + admission.Grants
+	is := must(t, admin, "get", binding, "")
+	must(t, admin, "delete", binding, "")
+	defer func() {
+		must(t, admin, "post", strings.TrimSuffix(binding, "/"+admission.Grants), anew(t, is.body))
+		settle(t)
+	}()
+	check, registry := newCheck(t, "accounts", []string{admission.Grants})
+	awaitOpen(t, check, registry)
+	arguments := []string{"accounts", "--metrics-address=", "--kubeconfig=" + accountsKubeconfig(t)}
+
+	out, err := run(t, nil, "mintlog", arguments...)
+	require.Error(t, err)
+	require.Contains(t, out, "accounts: an admission policy is not in force: mintlog-grants lets accounts change what it must not")
+	require.Contains(t, out, "--admission-policies=warn")
+
+	warned, err := cluster.Run(t.Context(), "accounts-warned", "bin/mintlog", append(arguments, "--admission-policies=warn")...)
+	require.NoError(t, err)
+	within(t, 20*time.Second, func() error {
+		log, err := os.ReadFile(warned.LogFile())
+		if err == nil && !bytes.Contains(log, []byte("going on without an admission policy")) {
+			err = fmt.Errorf("it has not warned yet: %s", log)
+		}
+		return err
+	})
+	require.True(t, warned.Running())
+	require.NoError(t, warned.Stop())
 }
