@@ -30,6 +30,8 @@ const (
 	// What fails is tried again after firstRetry, doubling up to lastRetry, each with up to half as much again by chance.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 5 * time.Minute
+	// longest is how long one look at an application may take.
+	longest = time.Minute
 	// inspection is how often an application is looked at though nothing of it changed: its grant is not watched. Nor is
 	// what stands in the place of an account Secret or a grant, and is waited for.
 	inspection      = time.Hour
@@ -47,7 +49,7 @@ type Options struct {
 	Namespace string
 	Webhooks  definition.Webhooks // asks the webhooks of definitions
 	Projector string              // the name of that service account; default "projector"
-	Workers   int                 // applications in work at once; default 4
+	Workers   int                 // applications in work at once, and as many more that ask webhooks; default 4
 	Now       func() time.Time    // default time.Now
 	Random    io.Reader           // cryptographically secure
 	Log       *slog.Logger
@@ -58,17 +60,28 @@ type Options struct {
 // Accounts is the role.
 type Accounts struct {
 	Options
-	queue   workqueue.TypedRateLimitingInterface[key]
-	retries workqueue.TypedRateLimiter[key]
+	quick   *lane // everything comes in here
+	slow    *lane // for what asks webhooks: one that hangs delays nobody else
 	sights  *sights
 	report  *reports
 	metrics *metrics
 }
 
-// A key is what is in the queue: an application, or a kind.
+// A key is what is in a queue: an application, or a kind.
 type key struct {
 	application types.NamespacedName
 	kind        string
+}
+
+// A lane is a queue with workers of its own.
+type lane struct {
+	queue   workqueue.TypedRateLimitingInterface[key]
+	retries workqueue.TypedRateLimiter[key]
+}
+
+func newLane() *lane {
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
+	return &lane{queue: workqueue.NewTypedRateLimitingQueue(retries), retries: retries}
 }
 
 // New prepares the role and asks the cluster to tell it of changes.
@@ -86,16 +99,14 @@ func New(o Options) (*Accounts, error) {
 	if err := m.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("register the accounts role's metrics: %w", err)
 	}
-	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
 	a := &Accounts{
-		Options: o, metrics: m, retries: retries,
-		queue:  workqueue.NewTypedRateLimitingQueue(retries),
+		Options: o, metrics: m, quick: newLane(), slow: newLane(),
 		sights: &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
 		report: newReports(o.Client, m),
 	}
 	o.Cluster.Notify(cluster.Notify{
-		Release: func(name types.NamespacedName) { a.queue.Add(key{application: name}) },
-		Kind:    func(kind string) { a.queue.Add(key{kind: kind}) },
+		Release: func(name types.NamespacedName) { a.quick.queue.Add(key{application: name}) },
+		Kind:    func(kind string) { a.quick.queue.Add(key{kind: kind}) },
 	})
 	return a, nil
 }
@@ -105,30 +116,37 @@ func (a *Accounts) Run(ctx context.Context) error {
 	stopReports := a.report.start()
 	defer stopReports()
 	if err := a.Cluster.WaitForSync(ctx); err != nil {
-		a.queue.ShutDown()
+		a.shutDown()
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
 	if err := a.reviewKinds(ctx); err != nil {
-		a.queue.ShutDown()
+		a.shutDown()
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
 	var workers sync.WaitGroup
-	for range a.Workers {
-		workers.Go(func() {
-			for a.work(ctx) {
-			}
-		})
+	for _, l := range []*lane{a.quick, a.slow} {
+		for range a.Workers {
+			workers.Go(func() {
+				for a.work(ctx, l) {
+				}
+			})
+		}
 	}
 	<-ctx.Done()
-	a.queue.ShutDown()
+	a.shutDown()
 	workers.Wait()
 	return nil
+}
+
+func (a *Accounts) shutDown() {
+	a.quick.queue.ShutDown()
+	a.slow.queue.ShutDown()
 }
 
 // reviewKinds puts the kinds in the queue that were recorded in an earlier life: a block may have gone since.
@@ -137,7 +155,7 @@ func (a *Accounts) reviewKinds(ctx context.Context) error {
 		kinds, err := a.sights.load(ctx)
 		if err == nil {
 			for _, kind := range append(kinds, a.Cluster.Kinds()...) {
-				a.queue.Add(key{kind: kind})
+				a.quick.queue.Add(key{kind: kind})
 			}
 			return nil
 		}
@@ -150,37 +168,53 @@ func (a *Accounts) reviewKinds(ctx context.Context) error {
 	}
 }
 
-// work takes one key from the queue; it returns false when the queue is shut down.
-func (a *Accounts) work(ctx context.Context) bool {
-	k, quit := a.queue.Get()
+// work takes one key from a lane; it returns false when that is shut down.
+func (a *Accounts) work(ctx context.Context, l *lane) bool {
+	k, quit := l.queue.Get()
 	if quit {
 		return false
 	}
-	defer a.queue.Done(k)
+	defer l.queue.Done(k)
 	if ctx.Err() != nil {
+		return true
+	}
+	if l == a.quick && a.asksWebhooks(k) {
+		l.queue.Forget(k)
+		a.slow.queue.Add(k)
 		return true
 	}
 	began := time.Now()
 	// What was begun is finished though the process is told to stop.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 	defer cancel()
 	next, err := a.reconcile(ctx, k)
 	a.metrics.duration.Observe(time.Since(began).Seconds())
 	if err != nil {
-		a.retry(k, err)
+		a.retry(l, k, err)
 		return true
 	}
 	a.metrics.reconciles.WithLabelValues("ok").Inc()
-	a.queue.Forget(k)
+	l.queue.Forget(k)
 	if next > 0 {
-		a.queue.AddAfter(k, next+rand.N(next/10))
+		l.queue.AddAfter(k, next+rand.N(next/10))
 	}
 	return true
 }
 
-func (a *Accounts) retry(k key, err error) {
-	wait := a.retries.When(k)
-	a.queue.AddAfter(k, wait+rand.N(wait/2))
+// asksWebhooks reports whether a look at an application may take as long as a webhook takes.
+func (a *Accounts) asksWebhooks(k key) bool {
+	release, ok := a.Cluster.Release(k.application.Namespace, k.application.Name)
+	if !ok {
+		return false
+	}
+	d, ok := a.Cluster.Definition(release.Kind)
+	return ok && (d.Block.Format.Kind == definition.Webhook ||
+		slices.ContainsFunc(d.Block.Sources, func(s definition.Source) bool { return s.Kind == definition.Webhook }))
+}
+
+func (a *Accounts) retry(l *lane, k key, err error) {
+	wait := l.retries.When(k)
+	l.queue.AddAfter(k, wait+rand.N(wait/2))
 	if result := expected(err); result != "" {
 		a.metrics.reconciles.WithLabelValues(result).Inc()
 		return
@@ -190,12 +224,11 @@ func (a *Accounts) retry(k key, err error) {
 		"namespace", k.application.Namespace, "release", k.application.Name, "kind", k.kind, "error", err)
 }
 
-var (
-	// errNotYet is returned for what will come right by itself, and is no fault.
-	errNotYet = errors.New("not yet")
-	// errReported is returned for a source or a format that failed: a problem tells of it already.
-	errReported = errors.New("reported")
-)
+// errNotYet is returned for what will come right by itself, and is no fault.
+var errNotYet = errors.New("not yet")
+
+// A reportedError is that of a source or a format: a problem tells of it already.
+type reportedError struct{ error }
 
 // expected is the result of a reconcile whose errors are all of those that need no words in the log, "" otherwise.
 func expected(err error) string {
@@ -208,10 +241,10 @@ func expected(err error) string {
 		}
 		return result
 	}
-	switch {
+	switch reported := (reportedError{}); {
 	case errors.Is(err, errNotYet):
 		return "waiting"
-	case errors.Is(err, errReported):
+	case errors.As(err, &reported):
 		return "reported"
 	}
 	return ""
@@ -242,7 +275,7 @@ func (a *Accounts) reconcileKind(ctx context.Context, kind string) error {
 	}
 	a.Log.Info("a kind's block is seen for the first time", "kind", kind, "definition", d.Name)
 	for _, r := range a.Cluster.ReleasesOfKind(kind) {
-		a.queue.Add(key{application: types.NamespacedName{Namespace: r.Namespace, Name: r.Name}})
+		a.quick.queue.Add(key{application: types.NamespacedName{Namespace: r.Namespace, Name: r.Name}})
 	}
 	return nil
 }
@@ -298,7 +331,7 @@ func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) 
 	failures = append(failures, err)
 	switch {
 	case p.unknown: // which accounts there are
-		return errors.Join(append(failures, a.deliver(ctx, s, p, d), errReported)...)
+		return errors.Join(append(failures, a.deliver(ctx, s, p, d), reportedError{errors.New(p.problems[0].message)})...)
 	case g.foreign:
 		p.problems = append(p.problems, foreignRole(grantName(s.release)))
 	default:
@@ -339,9 +372,9 @@ func (a *Accounts) seedAll(ctx context.Context, s situation, p *plan) ([]*corev1
 	for _, account := range p.seed {
 		is, foreign, err := a.seed(ctx, s, account)
 		failures = append(failures, err)
-		switch {
-		case errors.Is(err, errReported):
-			p.problems = append(p.problems, formatFailed(account.Name, err))
+		switch failed := (reportedError{}); {
+		case errors.As(err, &failed):
+			p.problems = append(p.problems, formatFailed(account.Name, failed.error))
 		case foreign:
 			p.problems = append(p.problems, foreignSecret(account.SecretName))
 		case is != nil:

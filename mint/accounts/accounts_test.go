@@ -34,6 +34,7 @@ import (
 	"github.com/mintlog/mintlog/mint/accounts"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/mint/webhook"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
@@ -106,7 +107,8 @@ func runWith(t *testing.T, config *rest.Config) *role {
 	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
 	require.NoError(t, err)
 	a, err := accounts.New(accounts.Options{
-		Cluster: caches, Client: client, Namespace: sandbox.Namespace, Random: rand.Reader, Log: log, Registerer: registry,
+		Cluster: caches, Client: client, Namespace: sandbox.Namespace, Webhooks: webhook.New(webhook.Options{}),
+		Random: rand.Reader, Log: log, Registerer: registry,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -136,7 +136,7 @@ func (a *Accounts) writeGrant(ctx context.Context, release *cluster.Release, g g
 	if len(names) == 0 {
 		return nil
 	}
-	if err := a.bind(ctx, release); err != nil {
+	if err := a.bind(ctx, release, g.role == nil); err != nil {
 		return fmt.Errorf("write the grant's RoleBinding: %w", err)
 	}
 	return nil
@@ -177,17 +177,15 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 	default:
 		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		return fmt.Errorf("another has just written it: %w", errNotYet)
-	}
 	if err == nil {
 		a.metrics.wrote("role", "write")
 	}
-	return err
+	return raced(err)
 }
 
-// bind gives the Role to the projector and to nobody else.
-func (a *Accounts) bind(ctx context.Context, release *cluster.Release) error {
+// bind gives the Role to the projector and to nobody else. Where the Role is new its binding commonly is as well: then
+// nobody is asked for it first.
+func (a *Accounts) bind(ctx context.Context, release *cluster.Release, isNew bool) error {
 	client := a.Client.RbacV1().RoleBindings(release.Namespace)
 	want := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{
@@ -196,10 +194,22 @@ func (a *Accounts) bind(ctx context.Context, release *cluster.Release) error {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: grantName(release)},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Projector, Namespace: a.Namespace}},
 	}
+	create := func() error {
+		_, err := client.Create(ctx, want, metav1.CreateOptions{})
+		if err == nil {
+			a.metrics.wrote("rolebinding", "write")
+		}
+		return err
+	}
+	if isNew {
+		if err := create(); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
 	is, err := client.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = client.Create(ctx, want, metav1.CreateOptions{})
+		return raced(create())
 	case err != nil:
 		return err
 	case is.RoleRef != want.RoleRef: // which cannot be changed
@@ -211,11 +221,16 @@ func (a *Accounts) bind(ctx context.Context, release *cluster.Release) error {
 		next.Subjects, next.OwnerReferences = want.Subjects, want.OwnerReferences
 		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		return fmt.Errorf("another has just written it: %w", errNotYet)
-	}
 	if err == nil {
 		a.metrics.wrote("rolebinding", "write")
+	}
+	return raced(err)
+}
+
+// raced tells that a write came too late for another's.
+func raced(err error) error {
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("another has just written it: %w", errNotYet)
 	}
 	return err
 }

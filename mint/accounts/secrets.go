@@ -16,7 +16,6 @@ import (
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
-	"github.com/mintlog/mintlog/mint/format"
 	"github.com/mintlog/mintlog/store/ledger"
 )
 
@@ -82,13 +81,9 @@ func (a *Accounts) seed(ctx context.Context, s situation, acc definition.Account
 }
 
 func (a *Accounts) newSecret(ctx context.Context, s situation, acc definition.Account) (*corev1.Secret, error) {
-	password, err := format.NewPassword(a.Random)
+	stored, err := s.block.Unissued(ctx, s.release.Kind, a.Webhooks, a.Random, acc)
 	if err != nil {
-		return nil, err
-	}
-	stored, err := s.block.Stored(ctx, s.release.Kind, a.Webhooks, a.Random, acc, password)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errReported, err)
+		return nil, reportedError{err}
 	}
 	book := ledger.Ledger{}
 	if book.Account, err = ledger.NewID(a.Random); err != nil {
