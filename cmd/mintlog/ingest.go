@@ -20,7 +20,7 @@ type ingestFlags struct {
 }
 
 func (f *ingestFlags) bind(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.auditLogs, "audit-log", nil, "audit log file of a kube-apiserver, as its --audit-log-path has it; repeatable")
+	flags.StringArrayVar(&f.auditLogs, "audit-log", nil, "audit log file of a kube-apiserver, as its --audit-log-path has it, or a pattern like '/var/log/audit/*/audit.log', which also finds logs that come later, and takes no rotated file for a log; repeatable")
 }
 
 func (f *ingestFlags) validate() error {
