@@ -266,11 +266,17 @@ func (b *batch) publish() error {
 		if !r.failing.Swap(true) {
 			r.options.Log.Error("Events cannot be published; kube-apiservers are told to come again", "error", err)
 		}
+		r.outage.refused(b.name, r.options.Now())
 		b.events = nil
 		return errNotPublished
 	}
 	if len(b.events) > 0 && r.failing.Swap(false) {
 		r.options.Log.Info("Events are published again")
+	}
+	if len(b.events) > 0 {
+		if err := r.outage.over(b.ctx, r.options.Now(), r.options.Gaps); err != nil {
+			r.options.Log.Error("A gap cannot be recorded; it is tried again with the next batch", "error", err)
+		}
 	}
 	r.metrics.published.Add(float64(len(b.events)))
 	b.events, b.size = b.events[:0], 0

@@ -6,7 +6,7 @@
 //
 // What it cannot promise is more than kube-apiserver does. A batch that gets another answer than 200 is repeated there:
 // five times within a minute and a half, or for about four minutes if the answer is 429 or 503 with a Retry-After, and
-// then dropped. Longer outages than that are survived by the audit log's files only.
+// then dropped. Longer outages than that are survived by the audit log's files only; each is recorded as a gap.
 package webhook
 
 import (
@@ -64,6 +64,9 @@ type Options struct {
 	ClientNames []string
 
 	Publisher ingest.Publisher
+	// Gaps records the times in which events could not be published for longer than kube-apiserver holds on to them;
+	// nil: nobody does.
+	Gaps ingest.GapRecorder
 
 	SetAside      string // directory for what could not be used; made if it is missing
 	SetAsideBytes int64  // that are kept there, the newest; DefaultSetAsideBytes if 0
@@ -127,6 +130,7 @@ type Receiver struct {
 	slots   chan struct{} // holds one element for each body that is being read
 	waiting atomic.Int32  // requests that wait for a slot
 	failing atomic.Bool   // the last publication failed
+	outage  outage
 }
 
 // New reads the certificates and begins to listen. Run serves.

@@ -27,6 +27,7 @@ import (
 
 	"github.com/mintlog/mintlog/ingest"
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/stream"
 	"github.com/mintlog/mintlog/test/output"
 	"github.com/mintlog/mintlog/test/sandbox"
@@ -516,6 +517,63 @@ func TestWhileEventsCannotBePublishedCallersAreToldToComeAgain(t *testing.T) {
 	require.Equal(t, 200, b.post(list(mintItem("1"))).status)
 	require.Equal(t, []string{"1"}, b.published.ids())
 	require.Equal(t, 1, strings.Count(b.log.String(), "Events are published again"))
+}
+
+// recorder keeps gaps, or fails.
+type recorder struct {
+	gaps []gap.Gap
+	err  error
+}
+
+func (r *recorder) RecordGap(_ context.Context, g gap.Gap) error {
+	if r.err == nil {
+		r.gaps = append(r.gaps, g)
+	}
+	return r.err
+}
+
+func TestAnOutageThatLastsLongerThanKubeApiserverHoldsOnIsAGap(t *testing.T) {
+	b := newBench(t)
+	gaps := &recorder{}
+	b.options.Gaps = gaps
+	b.start()
+	send := func(name string, want int, item string) {
+		t.Helper()
+		a, err := b.send(b.client, http.MethodPost, "/audit/"+name, "", []byte(list(item)))
+		require.NoError(t, err)
+		require.Equal(t, want, a.status)
+	}
+	outage := func(lasting time.Duration) (from, until time.Time) {
+		t.Helper()
+		b.published.fail(stream.ErrFull)
+		from = b.options.Now()
+		send("cp-1", 503, mintItem("1"))
+		b.ahead.Add(int64(lasting / 2))
+		send("cp-1", 503, mintItem("1"))
+		send("cp-2", 503, mintItem("2")) // which has waited half as long
+		b.ahead.Add(int64(lasting / 2))
+		b.published.fail(nil)
+		send("cp-3", 200, otherItem) // nothing was published by that
+		send("cp-1", 200, mintItem("1"))
+		return from, b.options.Now()
+	}
+	outage(holdOn / 2)
+	require.Empty(t, gaps.gaps)
+
+	gaps.err = errors.New("not now")
+	from, until := outage(holdOn + time.Minute)
+	require.Empty(t, gaps.gaps)
+	gaps.err = nil
+	send("cp-2", 200, mintItem("2"))
+	require.Len(t, gaps.gaps, 1)
+	g := gaps.gaps[0]
+	require.Equal(t, "webhook:cp-1", g.Source)
+	require.WithinDuration(t, from.Add(-batchAge), g.From, 10*time.Second)
+	require.WithinDuration(t, until, g.Until, 10*time.Second)
+	_, err := g.Encode()
+	require.NoError(t, err)
+	send("cp-2", 200, mintItem("2"))
+	require.Len(t, gaps.gaps, 1, "once")
 }
 
 // hold has publications wait, and returns what lets them go.
