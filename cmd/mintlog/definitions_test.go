@@ -17,8 +17,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/webhook"
+	"github.com/mintlog/mintlog/test/sandbox"
 )
 
 const definitionsData = "testdata/definitions"
@@ -173,4 +177,49 @@ func TestWebhooksAreAskedOnlyOnRequest(t *testing.T) {
 	require.EqualError(t, err, "problems that were found: 2")
 	assert.Contains(t, out, "not served: the format argon2id: the webhook answered with status 500, not 200")
 	assert.Contains(t, out, "the accounts are not known: spec.credentials.accounts[1]: the webhook answered with status 500, not 200")
+}
+
+func TestACheckOfAClusterLooksAtAllItsDefinitionsAndApplications(t *testing.T) {
+	servers, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1})
+	require.NoError(t, err, "the real servers are needed: make tools")
+	t.Cleanup(func() { require.NoError(t, servers.Stop()) })
+	require.NoError(t, servers.LayDefinition(t.Context()))
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Redis", nil))
+	require.NoError(t, servers.InstallDefinition(t.Context(), "Wiki", map[string]any{"format": map[string]any{"name": "rot13"}}))
+	const elsewhere = "tenant-elsewhere" // a namespace that is not enrolled
+	require.NoError(t, servers.AddNamespace(t.Context(), elsewhere))
+	for namespace, users := range map[string]map[string]any{
+		sandbox.TenantAcme: {"Bob.Smith": nil, "app": nil},
+		elsewhere:          {"app": nil},
+	} {
+		_, err := servers.InstallRelease(t.Context(), namespace, "Postgres", "orders", map[string]any{"users": users})
+		require.NoError(t, err)
+	}
+	_, err = servers.InstallRelease(t.Context(), sandbox.TenantAcme, "Postgres", "broken", map[string]any{"users": []any{"app"}})
+	require.NoError(t, err)
+	taken := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "postgres-orders.bob-smith.account", Labels: map[string]string{cluster.AccountLabel: "true"}},
+		Type:       corev1.SecretTypeBasicAuth, StringData: map[string]string{"username": "bob-smith", "password": "x"},
+	}
+	_, err = servers.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(sandbox.TenantAcme).Create(t.Context(), taken, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	out, err := runDefinitions(t, "", "--cluster", "--kubeconfig", servers.Kubeconfig(sandbox.ClusterAdmin, 0))
+	require.EqualError(t, err, "problems that were found: 3")
+	assert.Regexp(t, `Redis\s+redis\s+<none>\s+no spec.credentials`, out)
+	assert.Regexp(t, `Wiki\s+wiki\s+<none>\s+not served: spec.credentials.format.name: "rot13" is unknown`, out)
+	assert.Regexp(t, `Postgres\s+tenant-acme\s+postgres-broken\s+<none>\s+<none>\s+<none>\s+<none>\s+the accounts are not known: spec.credentials.accounts\[0\]: the value at users is no map`, out)
+	assert.Regexp(t, `Postgres\s+tenant-acme\s+postgres-orders\s+app\s+app\s+postgres-orders.app.account\s+<none>\s+served`, out)
+	assert.Regexp(t, `Postgres\s+tenant-acme\s+postgres-orders\s+Bob.Smith\s+Bob.Smith\s+<none>\s+<none>\s+refused: .*the Secret of its name holds another username`, out)
+	assert.Regexp(t, `Postgres\s+tenant-elsewhere\s+postgres-orders\s+app\s+app\s+postgres-orders.app.account\s+<none>\s+served`, out)
+	assert.NotContains(t, out, "note:")
+
+	file, err := servers.ServiceAccountKubeconfig(t.Context(), "mint", 0)
+	require.NoError(t, err)
+	out, err = runDefinitions(t, "", "--cluster", "--kubeconfig", file)
+	require.EqualError(t, err, "problems that were found: 3")
+	assert.Contains(t, out, "note: tenant-elsewhere/postgres-orders: the account Secrets of the namespace cannot be listed, so a name that is another's there is not noticed: kube-apiserver answered Forbidden")
+
+	_, err = runDefinitions(t, "", "--cluster", "--kubeconfig", servers.Kubeconfig("jane", 0))
+	require.ErrorContains(t, err, "list applicationdefinitions")
 }
