@@ -25,6 +25,8 @@ const (
 	sightAnnotation = "credentials.cozystack.io/first-sight"
 	// valuesAnnotation holds the JSON of a valuesRecord, if there is something to remember.
 	valuesAnnotation = "credentials.cozystack.io/values"
+	// grantLabel is "true" on the Role and the RoleBinding of each grant: what lists them all.
+	grantLabel = "credentials.cozystack.io/grant"
 	// noSecret is what no Secret can be called.
 	noSecret = "_"
 )
@@ -159,6 +161,7 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 	if err != nil {
 		return err
 	}
+	next.Labels = grantLabelled(next.Labels)
 	next.Annotations[foundAnnotation] = string(found)
 	next.Annotations[sightAnnotation] = r.sight.UTC().Format(time.RFC3339)
 	delete(next.Annotations, valuesAnnotation)
@@ -190,6 +193,7 @@ func (a *Accounts) bind(ctx context.Context, release *cluster.Release, isNew boo
 	want := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: release.Namespace, Name: grantName(release), OwnerReferences: []metav1.OwnerReference{account.Owner(release)},
+			Labels: grantLabelled(nil),
 		},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: grantName(release)},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Projector, Namespace: a.Namespace}},
@@ -214,10 +218,11 @@ func (a *Accounts) bind(ctx context.Context, release *cluster.Release, isNew boo
 		return err
 	case is.RoleRef != want.RoleRef: // which cannot be changed
 		return errors.Join(a.unbind(ctx, release.Namespace, want.Name), errNotYet)
-	case account.Owned(is, release) && slices.Equal(is.Subjects, want.Subjects):
+	case account.Owned(is, release) && slices.Equal(is.Subjects, want.Subjects) && is.Labels[grantLabel] == "true":
 		return nil
 	default:
 		next := is.DeepCopy()
+		next.Labels = grantLabelled(next.Labels)
 		next.Subjects, next.OwnerReferences = want.Subjects, want.OwnerReferences
 		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
 	}
@@ -225,6 +230,15 @@ func (a *Accounts) bind(ctx context.Context, release *cluster.Release, isNew boo
 		a.metrics.wrote("rolebinding", "write")
 	}
 	return raced(err)
+}
+
+// grantLabelled are labels, and the one of a grant.
+func grantLabelled(labels map[string]string) map[string]string {
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[grantLabel] = "true"
+	return labels
 }
 
 // raced tells that a write came too late for another's.

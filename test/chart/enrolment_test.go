@@ -196,6 +196,10 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	}
 	want := []string{"rolebinding credentials-postgres-one", "rolebinding credentials-postgres-two", "role credentials-postgres-one", "role credentials-postgres-two"}
 	require.Equal(t, want, named(t, namespace, "credentials-"))
+	labelled, err := run(t, nil, "kubectl", "--kubeconfig", cluster.Kubeconfig(admin, 0), "get", "roles,rolebindings", "--namespace", namespace,
+		"--selector", "credentials.cozystack.io/grant=true", "--output", "name")
+	require.NoError(t, err, labelled)
+	require.Equal(t, len(want), strings.Count(labelled, "\n"), labelled)
 
 	t.Run("each identity reaches what it must and nothing else", func(t *testing.T) { matrix(t, namespace, other) })
 
@@ -234,6 +238,15 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	require.NotContains(t, out, namespace)
 	out, err = mintlog(t, "unenroll", namespace)
 	require.NoError(t, err, "a second time: %s", out)
+
+	// An application that goes takes its grant along.
+	require.NoError(t, cluster.DeleteRelease(t.Context(), other, "postgres-two"))
+	within(t, time.Minute, func() error {
+		if got := named(t, other, "credentials-"); !slices.Equal([]string{want[0], want[2]}, got) {
+			return fmt.Errorf("there are %v", got)
+		}
+		return nil
+	})
 
 	// And in again: the accounts role makes the same grants anew. It is not told that they went, and would look within the
 	// hour.
