@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -365,23 +366,44 @@ func (a *Accounts) spareHeld(ctx context.Context, s situation, p *plan) error {
 	return nil
 }
 
-// seedAll creates what is to be seeded and returns the account Secrets that there are now.
+// seedAll creates what is to be seeded, some of it at once, and returns the account Secrets that there are now.
 func (a *Accounts) seedAll(ctx context.Context, s situation, p *plan) ([]*corev1.Secret, error) {
+	created := make([]seeding, len(p.seed))
+	var group errgroup.Group
+	group.SetLimit(seedsAtOnce)
+	for i, account := range p.seed {
+		group.Go(func() error {
+			created[i].is, created[i].foreign, created[i].err = a.seed(ctx, s, account)
+			return nil
+		})
+	}
+	_ = group.Wait() // each has its own error
 	secrets := slices.Clip(s.secrets)
 	var failures []error
-	for _, account := range p.seed {
-		is, foreign, err := a.seed(ctx, s, account)
-		failures = append(failures, err)
+	for i, account := range p.seed {
+		c := created[i]
+		failures = append(failures, c.err)
 		switch failed := (reportedError{}); {
-		case errors.As(err, &failed):
+		case errors.As(c.err, &failed):
 			p.problems = append(p.problems, formatFailed(account.Name, failed.error))
-		case foreign:
+		case c.foreign:
 			p.problems = append(p.problems, foreignSecret(account.SecretName))
-		case is != nil:
-			secrets = append(secrets, is)
+		case c.is != nil:
+			secrets = append(secrets, c.is)
 		}
 	}
 	return secrets, errors.Join(failures...)
+}
+
+// seedsAtOnce are how many Secrets of one application are created at a time: it is the API server's answers that are
+// waited for.
+const seedsAtOnce = 4
+
+// A seeding is what became of one account that is to be seeded.
+type seeding struct {
+	is      *corev1.Secret
+	foreign bool // what is there is not this application's
+	err     error
 }
 
 func (a *Accounts) repairAll(ctx context.Context, s situation, p *plan) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,12 +23,17 @@ import (
 // held tells which accounts have a password in the Secrets where charts keep them: <release>-credentials has one under
 // each username, <release>-auth one for all.
 func (a *Accounts) held(ctx context.Context, release *cluster.Release) (func(name string) bool, error) {
-	credentials, err := a.keysOf(ctx, release.Namespace, release.Name+"-credentials")
-	if err != nil {
-		return nil, err
-	}
-	auth, err := a.keysOf(ctx, release.Namespace, release.Name+"-auth")
-	if err != nil {
+	var credentials, auth map[string]bool
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		credentials, err = a.keysOf(ctx, release.Namespace, release.Name+"-credentials")
+		return err
+	})
+	group.Go(func() (err error) {
+		auth, err = a.keysOf(ctx, release.Namespace, release.Name+"-auth")
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	shared := false
