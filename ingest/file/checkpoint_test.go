@@ -144,14 +144,7 @@ func FuzzCheckpoint(f *testing.F) {
 	text := []byte("line one\nline two\nline three\n")
 	var tr trail
 	tr.follow(text[:18], 18)
-	path := filepath.Join(f.TempDir(), "checkpoint.json")
-	c, err := loadCheckpoints(path, time.Now)
-	require.NoError(f, err)
-	c.set("/log", state{Place: tr.place(fileID{1, 2, 3})})
-	require.NoError(f, c.save())
-	saved, err := os.ReadFile(path)
-	require.NoError(f, err)
-	f.Add(saved, text)
+	f.Add(saved(f, state{Place: tr.place(fileID{1, 2, 3})}), text)
 	f.Fuzz(func(t *testing.T, checkpoint, log []byte) {
 		states, err := parseCheckpoint(checkpoint)
 		if err != nil {
@@ -170,5 +163,56 @@ func FuzzCheckpoint(f *testing.F) {
 				require.Equal(t, s.Place.Offset, tr.offset)
 			}
 		}
+	})
+}
+
+// saved is the checkpoint of one log.
+func saved(t testing.TB, s state) []byte {
+	path := filepath.Join(t.TempDir(), "checkpoint.json")
+	c, err := loadCheckpoints(path, time.Now)
+	require.NoError(t, err)
+	c.set("/log", s)
+	require.NoError(t, c.save())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return text
+}
+
+// FuzzResume holds that from every checkpoint the reading comes to the end of the log.
+func FuzzResume(f *testing.F) {
+	var tr trail
+	tr.follow([]byte(mintLine("a")), int64(len(mintLine("a"))))
+	f.Add(saved(f, state{Place: tr.place(fileID{1, 2, 3}), Time: noon}))
+	f.Add(saved(f, state{Place: tr.place(fileID{1, 2, 3}), Done: true, Time: noon, Read: map[string]finished{"audit-2026-08-21T10-00-00.001.log": {Inode: 7}},
+		Coming: []coming{{Name: "audit-2026-08-21T10-00-00.002.log"}, {Name: "."}, {Lost: true}, {Name: "audit.log"}, {Replaced: true}}}))
+	f.Fuzz(func(t *testing.T, checkpoint []byte) {
+		states, err := parseCheckpoint(checkpoint)
+		if err != nil {
+			return
+		}
+		b := newBench(t)
+		b.append(mintLine("a"), mintLine("b"))
+		b.rotate()
+		b.append(mintLine("c"))
+		b.compress(b.rotate())
+		b.append(mintLine("d"))
+		require.NoError(t, os.Mkdir(filepath.Join(filepath.Dir(b.path), "audit-2026-08-21T10-00-00.003.log"), 0o700))
+		tailer, err := New(b.options)
+		require.NoError(t, err)
+		for _, s := range states {
+			tailer.checkpoints.set(b.path, s)
+			break
+		}
+		follower := tailer.followers[0]
+		defer follower.close()
+		for steps := 0; ; steps++ {
+			progressed, err := follower.step(t.Context())
+			require.NoError(t, err)
+			if !progressed {
+				break
+			}
+			require.Less(t, steps, 200)
+		}
+		require.Equal(t, []string{"d"}, b.recorder.ids()[len(b.recorder.ids())-1:])
 	})
 }

@@ -347,11 +347,11 @@ func (c coming) is(s sibling, anchored bool) bool {
 // overlooked reports whether a rotated file is there after all: a list of many files is not made in one moment, and the
 // file may have been compressed meanwhile. The compressed one is there before the plain one goes.
 func (f *follower) overlooked(c coming, there []sibling) bool {
-	if c.Lost || c.Name == "" || slices.ContainsFunc(there, func(s sibling) bool { return s.name == c.Name }) {
+	if c.Lost || rotationTime(f.path, c.Name).IsZero() || slices.ContainsFunc(there, func(s sibling) bool { return s.name == c.Name }) {
 		return false
 	}
 	for _, name := range []string{c.Name, c.Name + compressed} {
-		if _, err := os.Lstat(filepath.Join(filepath.Dir(f.path), name)); err == nil {
+		if info, err := os.Lstat(filepath.Join(filepath.Dir(f.path), name)); err == nil && info.Mode().IsRegular() {
 			return true
 		}
 	}
