@@ -41,7 +41,8 @@ var build = sync.OnceValues(func() (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	b := built{directory: directory, library: filepath.Join(directory, "out_mintlog.so"), host: filepath.Join(directory, "host")}
+	workplace = directory
+	b := built{library: filepath.Join(directory, "out_mintlog.so"), host: filepath.Join(directory, "host")}
 	command, err := documented(b.library)
 	if err != nil {
 		return b, err
@@ -58,7 +59,7 @@ var build = sync.OnceValues(func() (built, error) {
 	return b, err
 })
 
-type built struct{ directory, library, host string }
+type built struct{ library, host string }
 
 // documented is the command with which deploy/fluentbit says to build the library, but for where it goes.
 func documented(library string) ([]string, error) {
@@ -109,11 +110,14 @@ func run(ctx context.Context, name string, arguments ...string) (string, error) 
 	return strings.TrimSpace(string(output)), nil
 }
 
+// workplace is where build has put what it made; empty: it was not asked.
+var workplace string
+
 // TestMain takes what was built away again.
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if b, _ := build(); b.directory != "" {
-		_ = os.RemoveAll(b.directory)
+	if workplace != "" {
+		_ = os.RemoveAll(workplace)
 	}
 	os.Exit(status)
 }
