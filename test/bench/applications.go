@@ -227,7 +227,7 @@ func (h *herd) seed(ctx context.Context, role *roleProcess) (time.Duration, erro
 		if time.Since(role.began) > 15*time.Minute {
 			return 0, fmt.Errorf("%d of %d objects were written in 15 minutes", s.Written, want)
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := pause(ctx, 250*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/mintlog/mintlog/test/bench/cost"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
@@ -75,7 +75,7 @@ func (b *bencher) build(ctx context.Context, name string) (string, error) {
 	return path, nil
 }
 
-// A run is what a process came to.
+// A ran is what a process came to.
 type ran struct {
 	output   []byte
 	cpu      time.Duration // user and system
@@ -89,20 +89,38 @@ func onOneCore(ctx context.Context, environment []string, path string, arguments
 	}
 	command := exec.CommandContext(ctx, "taskset", append([]string{"-c", fmt.Sprint(lastCore()), path}, arguments...)...)
 	command.Env = append(os.Environ(), append(environment, "GOMAXPROCS=1", "LC_ALL=C")...)
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	output, err := command.Output()
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Start(); err != nil {
+		return ran{}, fmt.Errorf("starting %s: %w", filepath.Base(path), err)
+	}
+	ended := make(chan struct{})
+	resident := make(chan int64, 1)
+	go func() { resident <- mostResident(command.Process.Pid, ended) }()
+	err := command.Wait()
+	close(ended)
+	r := ran{output: stdout.Bytes(), resident: <-resident}
 	if err != nil {
-		return ran{}, fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, strings.TrimSpace(stderr.String()))
+		return r, fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, strings.TrimSpace(stderr.String()))
 	}
-	usage, ok := command.ProcessState.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return ran{}, errors.New("this system does not say what a process used")
+	r.cpu = command.ProcessState.UserTime() + command.ProcessState.SystemTime()
+	return r, nil
+}
+
+// mostResident is the most that a process holds, in bytes, as far as it is seen before the process has ended. What the
+// kernel says afterwards counts what its parent held when it forked.
+func mostResident(pid int, ended <-chan struct{}) int64 {
+	var most int64
+	for {
+		if now, err := cost.Status(pid, "VmHWM"); err == nil {
+			most = max(most, now)
+		}
+		select {
+		case <-ended:
+			return most
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	return ran{
-		output: output, resident: usage.Maxrss << 10,
-		cpu: command.ProcessState.UserTime() + command.ProcessState.SystemTime(),
-	}, nil
 }
 
 // startNATS starts a NATS server that syncs every write, as the embedded one does, and returns its URL.

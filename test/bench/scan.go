@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,7 +186,7 @@ func (b *bencher) jq(ctx context.Context, l log) (other, error) {
 	}
 	var err error
 	o.ran, err = onOneCore(ctx, nil, "jq", "-c", `select(.objectRef.apiGroup == "credentials.cozystack.io")`, l.path)
-	return o, err
+	return o, errors.Join(err, foundSome(o.ran))
 }
 
 // fluentBitPaths are where its packages put it.
@@ -214,6 +215,14 @@ func (b *bencher) fluentBit(ctx context.Context, l log) (other, error) {
 		"-i", "tail", "-p", "path="+l.path, "-p", "parser=json", "-p", "read_from_head=on", "-p", "exit_on_eof=on",
 		"-p", "buffer_chunk_size=1M", "-p", "buffer_max_size=8M",
 		"-F", "grep", "-m", "*", "-p", "regex=$objectRef['apiGroup'] ^credentials\\.cozystack\\.io$",
-		"-o", "null", "-m", "*")
-	return o, err
+		"-o", "stdout", "-p", "format=json_lines", "-m", "*")
+	return o, errors.Join(err, foundSome(o.ran))
+}
+
+// foundSome holds that the other program did what it was started for.
+func foundSome(r ran) error {
+	if bytes.Count(r.output, []byte("\n")) == 0 {
+		return errors.New("nothing was found that is ours")
+	}
+	return nil
 }
