@@ -186,11 +186,16 @@ func (e *Event) Outcome() Outcome {
 	return Indeterminate
 }
 
+const dryRun = "dryRun"
+
 // DryRun reports whether the URI asks for a dry run. A query that does not parse keeps the parts that do.
 func (e *Event) DryRun() bool {
 	_, query, _ := strings.Cut(e.RequestURI, "?")
+	if !strings.Contains(query, dryRun) && !strings.Contains(query, "%") {
+		return false // most events: no key of the query can be that
+	}
 	values, _ := url.ParseQuery(query)
-	return values.Has("dryRun")
+	return values.Has(dryRun)
 }
 
 // Eligible reports whether the event can stand for an operation that took effect.
