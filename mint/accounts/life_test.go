@@ -436,7 +436,7 @@ func TestARestoreInWhateverOrderLocksNobodyOut(t *testing.T) {
 		for i, sequence := range sequences {
 			backups[i].restore(t, ns, sequence[step])
 		}
-		time.Sleep(1200 * time.Millisecond) // times of objects are whole seconds
+		time.Sleep(2500 * time.Millisecond) // times of objects are whole seconds, and a tie makes an application the older
 	}
 	for i, b := range backups {
 		eventually(t, fmt.Sprintf("the account is its application's again (%q)", sequences[i]), func() bool {

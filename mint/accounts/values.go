@@ -247,6 +247,10 @@ type delivery struct {
 // planDelivery reads the HelmRelease itself if the cache says that something is to be written. What there is to remember
 // goes into the plan's record, which is written before.
 func (a *Accounts) planDelivery(ctx context.Context, s situation, p *plan, g grant) (delivery, error) {
+	if s.block.ValuesPath == "" && len(s.release.ValuesFrom) == 0 {
+		p.record.values = valuesRecord{}
+		return delivery{}, nil
+	}
 	want, problems := s.wantedEntries(*p)
 	p.problems = append(p.problems, problems...)
 	if added := func(e cluster.ValuesEntry) bool { return !slices.ContainsFunc(s.release.ValuesFrom, sameSecret(e)) }; g.foreign && slices.ContainsFunc(want, added) {
