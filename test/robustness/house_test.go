@@ -17,16 +17,15 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/rest"
-
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/stream"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -58,7 +57,10 @@ func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{t: t, directory: t.TempDir()}
 	h.both, h.alone = h.openStream(), h.openStream()
-	binary := h.build()
+	root, err := sandbox.Root()
+	require.NoError(t, err)
+	binary := filepath.Join(root, "bin", "mintlog")
+	require.FileExists(t, binary, `run "make build"`)
 	address, err := process.FreeAddress()
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -93,19 +95,6 @@ func open(t *testing.T) *house {
 }
 
 func (h *house) file(name string) string { return filepath.Join(h.directory, name) }
-
-// build builds mintlog, so that it is this source that is tested.
-func (h *house) build() string {
-	h.t.Helper()
-	root, err := sandbox.Root()
-	require.NoError(h.t, err)
-	binary := h.file("mintlog")
-	command := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "./cmd/mintlog")
-	command.Dir = root
-	output, err := command.CombinedOutput()
-	require.NoError(h.t, err, string(output))
-	return binary
-}
 
 func (h *house) run(name, binary string, arguments ...string) *process.Process {
 	h.t.Helper()
