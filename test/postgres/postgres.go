@@ -249,18 +249,21 @@ func (p *Postgres) SetPassword(ctx context.Context, role, stored string) error {
 	return nil
 }
 
-// SetPasswords is SetPassword for many roles, in one session.
+// SetPasswords is SetPassword for many roles, all sent at once, in one transaction.
 func (p *Postgres) SetPasswords(ctx context.Context, roles []Role) error {
-	var script strings.Builder
+	var names []string
+	var alter strings.Builder
 	for _, role := range roles {
 		if strings.ContainsRune(role.Name+role.Password, 0) {
 			return errors.New("neither a role nor a password may hold a NUL")
 		}
-		fmt.Fprintf(&script, `SELECT %s WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = %s) \gexec
-ALTER ROLE %s PASSWORD %s;
-`, literal("CREATE ROLE "+identifier(role.Name)+" LOGIN"), literal(role.Name), identifier(role.Name), literal(role.Password))
+		names = append(names, literal(role.Name))
+		fmt.Fprintf(&alter, "ALTER ROLE %s PASSWORD %s\\;\n", identifier(role.Name), literal(role.Password))
 	}
-	_, err := p.query(ctx, superuser, p.password, script.String())
+	_, err := p.query(ctx, superuser, p.password, fmt.Sprintf(`BEGIN;
+SELECT format('CREATE ROLE %%I LOGIN', name) FROM unnest(ARRAY[%s]) AS name EXCEPT SELECT format('CREATE ROLE %%I LOGIN', rolname) FROM pg_roles \gexec
+%sCOMMIT;
+`, strings.Join(names, ", "), alter.String()))
 	return err
 }
 
