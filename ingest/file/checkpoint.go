@@ -120,15 +120,7 @@ func (c *checkpoints) set(log string, s state) {
 	if c.unsaved.IsZero() {
 		c.unsaved = c.now()
 	}
-	c.mark()
-}
-
-// mark says that there is something to write.
-func (c *checkpoints) mark() {
-	select {
-	case c.dirty <- struct{}{}:
-	default:
-	}
+	mark(c.dirty)
 }
 
 // age is for how long something has been published that the file does not know yet.

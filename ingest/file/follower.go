@@ -63,12 +63,7 @@ func newFollower(t *Tailer, path, name string) *follower {
 	}
 }
 
-func (f *follower) wake() {
-	select {
-	case f.awake <- struct{}{}:
-	default:
-	}
-}
+func (f *follower) wake() { mark(f.awake) }
 
 func (f *follower) count(of *prometheus.CounterVec, n int64, reason ...string) {
 	of.WithLabelValues(append([]string{f.name}, reason...)...).Add(float64(n))

@@ -41,7 +41,7 @@ func newMetrics(registerer prometheus.Registerer, checkpointAge func() time.Dura
 		droppedBytes:    counter("dropped_bytes_total", "Bytes that could have held such an event and were given up.", "reason"),
 		publishFailures: counter("publish_failures_total", "Publications that failed and are tried again."),
 		readFailures:    counter("read_failures_total", "Failures to open, list or read an audit log, which are tried again."),
-		gaps:            counter("gaps_total", "Times that a part of an audit log was found to be gone before it was read."),
+		gaps:            counter("gaps_total", "Times that a part of an audit log was found to be gone before it was read, or to be unusable where it could have held such an event."),
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "mintlog_ingest_lag_bytes",
 			Help: "Bytes of an audit log and its rotated files that have not been read."}, []string{"source"}),
 		checkpointFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "mintlog_ingest_checkpoint_failures_total",

@@ -6,11 +6,12 @@
 // it, or where a checkpoint was lost. Where a part of a log is gone before it could be read, or where bytes that could
 // have been an event of ours give none, a gap is recorded.
 //
-// A gap is recorded before the checkpoint moves past it. Its bounds are times of the log's own: nothing is missing outside.
+// A gap is recorded before the checkpoint moves past it. Its bounds are times that the log itself tells, those of the
+// lines around it: nothing is missing outside.
 //
-// What it cannot see: a file that came and went between two looks while the one before it stayed, such as one of two
-// rotations in one millisecond, if nobody was there to see the first; and lines that another writer than kube-apiserver
-// adds to a rotated file that is compressed already.
+// What it cannot see: a file that came and went between two looks while the one before it stayed, as one of two
+// rotations in one millisecond does that was not there yet at the last look; what is missing since a checkpoint that
+// somebody deleted; and lines that a writer other than kube-apiserver adds to a rotated file when it is compressed.
 package file
 
 import (
@@ -20,6 +21,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -268,7 +270,7 @@ func (t *Tailer) saveCheckpoints(ctx context.Context) {
 		err := t.checkpoints.save()
 		if err != nil {
 			t.metrics.checkpointFailures.Inc()
-			t.checkpoints.mark()
+			mark(t.checkpoints.dirty)
 		}
 		if failed := err != nil; failed != failing {
 			failing = failed
@@ -294,7 +296,7 @@ func (t *Tailer) notify(ctx context.Context) {
 	poll := time.NewTicker(t.options.Poll)
 	defer poll.Stop()
 	t.watch(watcher)
-	t.wake("", true)
+	t.wakeAll()
 	for {
 		select {
 		case <-ctx.Done():
@@ -302,9 +304,9 @@ func (t *Tailer) notify(ctx context.Context) {
 		case <-poll.C:
 			t.watch(watcher) // a directory may be new, or another than it was
 		case <-watcher.Errors: // notifications were lost
-			t.wake("", true)
+			t.wakeAll()
 		case event := <-watcher.Events:
-			t.wake(filepath.Dir(event.Name), event.Op.Has(fsnotify.Create) || event.Op.Has(fsnotify.Rename) || event.Op.Has(fsnotify.Remove))
+			t.wake(event)
 		}
 	}
 }
@@ -319,21 +321,42 @@ func (t *Tailer) watch(watcher *fsnotify.Watcher) {
 	}
 }
 
-// wake has the logs in a directory looked at, or all of them, where files may have come or gone if they changed.
-func (t *Tailer) wake(directory string, changed bool) {
+// wake has the logs looked at that an event is about.
+func (t *Tailer) wake(event fsnotify.Event) {
+	directory, name := filepath.Split(event.Name)
+	changed := event.Op.Has(fsnotify.Create) || event.Op.Has(fsnotify.Rename) || event.Op.Has(fsnotify.Remove)
+	known := false
 	for _, f := range t.all() {
-		if directory == "" || directory == filepath.Dir(f.path) {
+		if filepath.Clean(directory) != filepath.Dir(f.path) {
+			continue
+		}
+		if name == filepath.Base(f.path) || isBackup(f.path, strings.TrimSuffix(name, compressed)) {
+			known = true
 			if changed {
 				f.changed.Store(true)
 			}
 			f.wake()
 		}
 	}
-	if changed {
-		select {
-		case t.changed <- struct{}{}:
-		default:
-		}
+	if changed && !known {
+		mark(t.changed)
+	}
+}
+
+// wakeAll has all logs looked at.
+func (t *Tailer) wakeAll() {
+	for _, f := range t.all() {
+		f.changed.Store(true)
+		f.wake()
+	}
+	mark(t.changed)
+}
+
+// mark puts the one element into a channel that is not there yet.
+func mark(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
