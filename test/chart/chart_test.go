@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,14 +89,15 @@ func TestAKubeAPIServerTakesEveryShape(t *testing.T) {
 	require.NoError(t, cluster.AddNamespace(t.Context(), "nats"))
 	for name, values := range shapes(t) {
 		text := render(t, "--values", values)
+		var out string
+		var err error
 		within(t, 30*time.Second, func() error { // until the new kinds are served
-			_, err := run(t, text, "kubectl", "--kubeconfig", cluster.Kubeconfig(sandbox.ClusterAdmin, 0),
-				"apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename=-")
-			return err
+			if out, err = run(t, text, "kubectl", "--kubeconfig", cluster.Kubeconfig(sandbox.ClusterAdmin, 0),
+				"apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename=-"); err != nil {
+				return fmt.Errorf("%s: %w: %s", name, err, out)
+			}
+			return nil
 		})
-		out, err := run(t, text, "kubectl", "--kubeconfig", cluster.Kubeconfig(sandbox.ClusterAdmin, 0),
-			"apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename=-")
-		require.NoError(t, err, "%s: %s", name, out)
 		objects := 0
 		require.NoError(t, documents(text, func(metav1.TypeMeta, []byte) error { objects++; return nil }))
 		require.Equal(t, objects, strings.Count(out, "(server dry run)"), "%s: %s", name, out)
@@ -105,6 +108,26 @@ func TestAKubeAPIServerTakesEveryShape(t *testing.T) {
 type workload struct {
 	name string
 	pod  corev1.PodSpec
+}
+
+// jobs are those that end, and workloads those that go on.
+func jobs(t *testing.T, text []byte) []workload {
+	t.Helper()
+	var all []workload
+	require.NoError(t, documents(text, func(kind metav1.TypeMeta, document []byte) error {
+		switch kind.Kind {
+		case "Job":
+			var j batchv1.Job
+			require.NoError(t, unmarshal(document, &j))
+			all = append(all, workload{j.Name, j.Spec.Template.Spec})
+		case "CronJob":
+			var j batchv1.CronJob
+			require.NoError(t, unmarshal(document, &j))
+			all = append(all, workload{j.Name, j.Spec.JobTemplate.Spec.Template.Spec})
+		}
+		return nil
+	}))
+	return all
 }
 
 func workloads(t *testing.T, text []byte) []workload {
@@ -141,7 +164,8 @@ func workloads(t *testing.T, text []byte) []workload {
 
 func TestNoContainerCanGainOrWriteAnything(t *testing.T) {
 	for name, values := range shapes(t) {
-		for _, w := range workloads(t, render(t, "--values", values)) {
+		text := render(t, "--values", values)
+		for _, w := range append(workloads(t, text), jobs(t, text)...) {
 			what := name + " " + w.name
 			readsAuditLog := slices.ContainsFunc(w.pod.Volumes, func(v corev1.Volume) bool { return v.Name == "audit" })
 			asRoot := *w.pod.SecurityContext.RunAsUser == 0
@@ -174,7 +198,8 @@ func TestNoContainerCanGainOrWriteAnything(t *testing.T) {
 
 func TestMintlogTakesTheArgumentsOfEveryContainer(t *testing.T) {
 	for name, values := range shapes(t) {
-		for _, w := range workloads(t, render(t, "--values", values)) {
+		text := render(t, "--values", values)
+		for _, w := range append(workloads(t, text), jobs(t, text)...) {
 			for _, argument := range w.pod.Containers[0].Args {
 				assert.False(t, strings.HasSuffix(argument, "=") || strings.Contains(argument, "<no value>"), "%s %s: %s", name, w.name, argument)
 			}
@@ -205,6 +230,9 @@ func TestAPodIsServedByWhatIsMadeForIt(t *testing.T) {
 			for _, p := range w.pod.Containers[0].Ports {
 				ports[p.Name] = true
 			}
+			accounts[w.pod.ServiceAccountName] = true
+		}
+		for _, w := range jobs(t, text) {
 			accounts[w.pod.ServiceAccountName] = true
 		}
 		require.NoError(t, documents(text, func(kind metav1.TypeMeta, document []byte) error {

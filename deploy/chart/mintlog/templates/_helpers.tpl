@@ -115,3 +115,11 @@ livenessProbe:
 {{- define "mintlog.tlsSecret" -}}
 {{- if eq .root.Values.tls.source "existingSecret" -}}{{ .root.Values.tls.existingSecret }}{{- else -}}mintlog-{{ .name }}-tls{{- end -}}
 {{- end -}}
+
+{{/* The same as a volume's source. A pod whose certificate is not made yet waits for it. */}}
+{{- define "mintlog.tlsVolume" -}}
+secret:
+  secretName: {{ include "mintlog.tlsSecret" . }}
+  defaultMode: 0440
+  items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
+{{- end -}}

@@ -1,7 +1,7 @@
 {{/* The ServiceAccount of a part. In the shape "all" the parts are one process and one identity.
      (dict "root" $ "part" "mint") */}}
 {{- define "mintlog.serviceAccount" -}}
-{{- if eq .root.Values.shape "all" -}}{{ .root.Values.serviceAccounts.all }}{{- else -}}{{ get .root.Values.serviceAccounts .part }}{{- end -}}
+{{- if and (eq .root.Values.shape "all") (ne .part "certificates") -}}{{ .root.Values.serviceAccounts.all }}{{- else -}}{{ get .root.Values.serviceAccounts .part }}{{- end -}}
 {{- end -}}
 
 {{/* The user that a part is to kube-apiserver, as in its audit log. */}}

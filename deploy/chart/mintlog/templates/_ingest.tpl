@@ -10,7 +10,7 @@
 {{/* What receives audit events mounts. */}}
 {{- define "mintlog.webhookVolumes" -}}
 - name: webhook-tls
-  secret: {secretName: {{ include "mintlog.tlsSecret" (dict "root" . "name" "ingest") }}, defaultMode: 0440}
+  {{- include "mintlog.tlsVolume" (dict "root" . "name" "ingest") | nindent 2 }}
 - name: webhook-client-ca
   secret: {secretName: {{ .Values.ingest.webhook.clientCASecret }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
 {{- end -}}
