@@ -44,7 +44,9 @@ history.
 It closes each gap within its range in which another pipeline's events show that the
 log was written down there, from just before the gap until just after it, and never
 silent for longer than --silence. What mintlog itself archived proves nothing of what
-its ingest has missed. Of each open gap it says what became of it, and why.
+its ingest has missed. Where several kube-apiservers write one archive, nobody can tell
+from it on whose machine that pipeline was up. Of each open gap it says what became of
+it, and why.
 
 While the stream is full it waits for it to be read; with an embedded stream (--state),
 mintlog all must be stopped meanwhile, and nobody reads it: it then ends, and says how
