@@ -227,7 +227,7 @@ func TestInNoHourAreEntriesPutBackMoreOftenWhateverHappens(t *testing.T) {
 		var back []time.Time
 		now, is := noon, []cluster.ValuesEntry(nil)
 		for range 200 {
-			now = now.Add(time.Duration(random.Intn(900)) * time.Second)
+			now = now.Add(time.Duration(random.Intn(120)) * time.Second)
 			want := []cluster.ValuesEntry{appEntry, readerEntry}[:1+random.Intn(2)]
 			s := settle(is, want, record, now)
 			text, err := json.Marshal(s.record) // a restart
@@ -296,7 +296,7 @@ func TestTheStateIsAnotherAfterEachOperationAndAfterNothingElse(t *testing.T) {
 func TestTheManagersOfTheFieldAreNamedAndNotOurselves(t *testing.T) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	field := func(manager, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	u.SetManagedFields([]metav1.ManagedFieldsEntry{
 		field("cozystack-controller", `{"f:spec":{"f:valuesFrom":{}}}`), field(fieldManager, `{"f:spec":{"f:valuesFrom":{}}}`),
