@@ -24,7 +24,7 @@ const (
 	maxExpressionBytes = 8 << 10
 	// maxEstimate is what an expression may cost at worst, in CEL's units, as it is estimated when the definition is read:
 	// enough for two loops over the values one inside the other, and too little for three.
-	maxEstimate = 1_000_000_000
+	maxEstimate = 300_000_000
 	// maxCost is what it may cost when it runs: about a tenth of a second.
 	maxCost = 1_000_000
 	// maxElements and maxCharacters bound each map, list and string of the values that an expression may touch: what
