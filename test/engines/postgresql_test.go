@@ -75,14 +75,14 @@ func TestNoneOfTenThousandVerifiersFailsToLogIn(t *testing.T) {
 	for range verifiers / loginRoles {
 		old, newest = newest, mintedRoles(t)
 		stored := storedRoles(t, formatter, newest)
-		require.NoError(t, server.SetPasswords(t.Context(), stored))
+		setAll(t, server, stored)
 		unchanged(t, server, stored)
 	}
 	allLetIn(t, server, newest)
 	allRefused(t, server, old[:refusals])
 
 	// Revoked: what is stored is the verifier of a password that nobody saw.
-	require.NoError(t, server.SetPasswords(t.Context(), storedRoles(t, formatter, mintedRoles(t))[:refusals]))
+	setAll(t, server, storedRoles(t, formatter, mintedRoles(t)[:refusals]))
 	allRefused(t, server, newest[:refusals])
 }
 
@@ -100,18 +100,29 @@ func mintedRoles(t *testing.T) []postgres.Role {
 func storedRoles(t *testing.T, formatter format.Formatter, roles []postgres.Role) []postgres.Role {
 	t.Helper()
 	stored := slices.Clone(roles)
+	inParts(stored, func(part []postgres.Role) {
+		for i, role := range part {
+			form, err := formatter.Format(rand.Reader, role.Name, role.Password)
+			assert.NoError(t, err)
+			part[i].Password = string(form)
+		}
+	})
+	return stored
+}
+
+// inParts does something with all parts of the roles at a time: most of a login is waiting.
+func inParts(roles []postgres.Role, do func(part []postgres.Role)) {
+	const parts = 8
 	var all sync.WaitGroup
-	for part := range slices.Chunk(stored, len(stored)/sessions) {
-		all.Go(func() {
-			for i, role := range part {
-				form, err := formatter.Format(rand.Reader, role.Name, role.Password)
-				assert.NoError(t, err)
-				part[i].Password = string(form)
-			}
-		})
+	for part := range slices.Chunk(roles, (len(roles)+parts-1)/parts) {
+		all.Go(func() { do(part) })
 	}
 	all.Wait()
-	return stored
+}
+
+func setAll(t *testing.T, server *engines.PostgreSQL, stored []postgres.Role) {
+	t.Helper()
+	inParts(stored, func(part []postgres.Role) { assert.NoError(t, server.SetPasswords(t.Context(), part)) })
 }
 
 // unchanged wants PostgreSQL to hold the verifiers byte for byte, which is what a pooler compares with.
@@ -128,35 +139,24 @@ func unchanged(t *testing.T, server *engines.PostgreSQL, stored []postgres.Role)
 	}
 }
 
-// sessions are open at a time: most of a login is waiting.
-const sessions = 8
-
 func allLetIn(t *testing.T, server *engines.PostgreSQL, roles []postgres.Role) {
 	t.Helper()
-	var all sync.WaitGroup
-	for part := range slices.Chunk(roles, len(roles)/sessions) {
-		all.Go(func() {
-			let, err := server.Logins(t.Context(), part)
-			assert.NoError(t, err)
-			for i := range let {
-				assert.True(t, let[i], "%s is not let in", part[i].Name)
-			}
-		})
-	}
-	all.Wait()
+	inParts(roles, func(part []postgres.Role) {
+		let, err := server.Logins(t.Context(), part)
+		assert.NoError(t, err)
+		for i := range let {
+			assert.True(t, let[i], "%s is not let in", part[i].Name)
+		}
+	})
 }
 
 func allRefused(t *testing.T, server *engines.PostgreSQL, roles []postgres.Role) {
 	t.Helper()
-	var all sync.WaitGroup
-	for part := range slices.Chunk(roles, len(roles)/sessions) {
-		all.Go(func() {
-			for _, role := range part {
-				assert.ErrorIs(t, server.Login(t.Context(), role.Name, role.Password), engines.ErrRefused, role.Name)
-			}
-		})
-	}
-	all.Wait()
+	inParts(roles, func(part []postgres.Role) {
+		for _, role := range part {
+			assert.ErrorIs(t, server.Login(t.Context(), role.Name, role.Password), engines.ErrRefused, role.Name)
+		}
+	})
 }
 
 // Clients prepare a password with SASLprep before they hash it, PostgreSQL does when it is given plaintext, and an
