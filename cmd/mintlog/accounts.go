@@ -23,7 +23,7 @@ type accountsFlags struct {
 
 func (f *accountsFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.projector, "projector-service-account", "projector", "ServiceAccount that is granted each account Secret by name")
-	flags.IntVar(&f.workers, "accounts-workers", 4, "applications brought in step at a time")
+	flags.IntVar(&f.workers, "accounts-workers", 64, "applications brought in step at a time; most of that time is waiting for kube-apiserver")
 }
 
 func (f *accountsFlags) validate() error {

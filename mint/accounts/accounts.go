@@ -25,7 +25,9 @@ import (
 )
 
 const (
-	defaultWorkers   = 4
+	// defaultWorkers is for waiting: before kube-apiserver takes a Role or RoleBinding it reads all that could allow it,
+	// and waits up to 100 ms for etcd's word that what it reads is the newest.
+	defaultWorkers   = 64
 	defaultProjector = "projector"
 
 	// What fails is tried again after firstRetry, doubling up to lastRetry, each with up to half as much again by chance.
@@ -50,7 +52,7 @@ type Options struct {
 	Namespace string
 	Webhooks  definition.Webhooks // asks the webhooks of definitions
 	Projector string              // the name of that service account; default "projector"
-	Workers   int                 // applications in work at once, and as many more that ask webhooks; default 4
+	Workers   int                 // applications in work at once, and as many more that ask webhooks; default 64
 	Now       func() time.Time    // default time.Now
 	Random    io.Reader           // cryptographically secure
 	Log       *slog.Logger
