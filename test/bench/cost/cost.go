@@ -46,6 +46,29 @@ func Status(pid int, field string) (int64, error) {
 	return 0, fmt.Errorf("no %s of process %d", field, pid)
 }
 
+// CPU is the time that a process has used, in user and in system mode.
+func CPU(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, behindName, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(behindName)
+	const user, system = 11, 12 // counted from behind the name
+	if len(fields) <= system {
+		return 0, fmt.Errorf("no CPU time of process %d", pid)
+	}
+	var ticks int64
+	for _, field := range fields[user : system+1] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ is 100 on every Linux that Go runs on
+}
+
 // A Tail is what reading one log came to.
 type Tail struct {
 	Events      int
