@@ -182,29 +182,65 @@ func TestTwoRotationsInOneMillisecondLoseNothingThatIsBeingRead(t *testing.T) {
 	require.Empty(t, b.recorder.recorded())
 }
 
-func TestABackupThatWasOverwrittenWhileTheOneBeforeWasCompressedIsAGap(t *testing.T) {
+func TestWhatIsSeenOfTheFilesSaysWhatIsLost(t *testing.T) {
 	b := newBench(t)
-	b.append(at(minute(0), mintLine("a")))
-	f := b.step()
-	backup := b.rotate()
-	first, err := os.ReadFile(backup)
+	tailer, err := New(b.options)
 	require.NoError(t, err)
-	b.append(lines(ids("e", 0, 3000))...)
-	b.append(at(minute(1), mintLine("b")))
-	_, err = f.step(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, os.Rename(b.path, backup))
-	b.append(at(minute(3), mintLine("c")))
-	require.NoError(t, f.look())
-	// What compresses has the first one open: it writes that, and deletes the second.
-	require.NoError(t, os.WriteFile(backup, first, 0o600))
-	b.compress(backup)
-	f.close() // as if it had not been open
-	f.done, f.last = f.place(), ""
-	b.stepOn(f)
-	f.close()
-	require.Contains(t, b.recorder.ids(), "c")
-	require.NotEmpty(t, b.recorder.recorded())
+	f := tailer.followers[0]
+	name := func(n int) string { return fmt.Sprintf("audit-2026-08-21T10-00-00.%03d.log", n) }
+	plain := func(n int, inode uint64) sibling {
+		return sibling{name: name(n), path: name(n), id: fileID{Inode: inode, Born: int64(inode)}}
+	}
+	zipped := func(n int, inode uint64) sibling {
+		return sibling{name: name(n), path: name(n) + ".gz", id: fileID{Inode: inode, Born: int64(inode)}}
+	}
+	log := func(inode uint64) sibling { return sibling{path: b.path, id: fileID{Inode: inode, Born: int64(inode)}} }
+	seen := func(s sibling) coming { return coming{Name: s.name, ID: s.id, Zipped: s.zipped()} }
+	replaced := func(c coming) coming { c.Replaced = true; return c }
+	expect := func(anchored bool, before []coming, there []sibling, want string) {
+		t.Helper()
+		f.coming = before
+		f.expect(there, anchored)
+		got := ""
+		for _, c := range f.coming {
+			switch {
+			case c.Lost:
+				got += " lost"
+			case c.Name == "":
+				got += " log"
+			default:
+				got += " " + strings.TrimLeft(c.Name[len("audit-2026-08-21T10-00-00."):len(c.Name)-len(".log")], "0")
+			}
+		}
+		require.Equal(t, want, strings.TrimSpace(got))
+	}
+	expect(true, nil, []sibling{plain(1, 10), log(11)}, "1 log")
+	expect(false, nil, []sibling{plain(1, 10), log(11)}, "lost 1 log") // one before it may have been deleted
+	expect(false, nil, []sibling{log(11)}, "log")
+	expect(true, []coming{{Lost: true}}, []sibling{log(11)}, "log") // what was uncertain is certain
+	expect(false, []coming{{Lost: true}}, []sibling{log(11)}, "lost log")
+	expect(false, []coming{seen(plain(1, 10)), seen(log(11))}, []sibling{zipped(1, 12), plain(2, 11), log(13)}, "1 2 log")
+	expect(false, []coming{seen(plain(1, 10)), seen(log(11))}, []sibling{plain(2, 11), log(13)}, "lost 2 log")
+	expect(false, []coming{seen(log(11))}, []sibling{plain(2, 14), log(13)}, "lost 2 log")
+	expect(true, []coming{seen(log(11))}, []sibling{zipped(2, 14), log(13)}, "2 log")       // it was compressed meanwhile
+	expect(false, []coming{seen(log(11))}, []sibling{zipped(2, 14), log(13)}, "lost 2 log") // or deleted
+	expect(true, []coming{seen(log(11))}, []sibling{plain(2, 14), log(13)}, "lost 2 log")   // or overwritten
+	expect(true, []coming{seen(plain(1, 10))}, []sibling{plain(1, 11), log(13)}, "lost 1 log")
+	// The one whose name it took was being compressed: what is there now may be either.
+	expect(true, []coming{replaced(seen(plain(1, 11)))}, []sibling{zipped(1, 15), log(13)}, "lost 1 log")
+	expect(true, []coming{replaced(seen(plain(1, 11)))}, []sibling{plain(1, 11), log(13)}, "1 log")
+	// It has the inode of another, which was deleted.
+	stranger := log(11)
+	stranger.id.Born = 99
+	expect(false, []coming{seen(log(11))}, []sibling{stranger}, "lost log")
+
+	// A list of many files may miss one that is there.
+	appendTo(t, filepath.Join(filepath.Dir(b.path), name(1)), mintLine("a"))
+	expect(true, []coming{seen(plain(1, 10))}, []sibling{log(13)}, "1 log")
+	require.NoError(t, os.Rename(filepath.Join(filepath.Dir(b.path), name(1)), filepath.Join(filepath.Dir(b.path), name(1)+".gz")))
+	expect(true, []coming{seen(plain(1, 10))}, []sibling{log(13)}, "1 log")
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(b.path), name(1)+".gz")))
+	expect(true, []coming{seen(plain(1, 10))}, []sibling{log(13)}, "lost log")
 }
 
 func TestADamagedCompressedFileIsAGapFromItsLastLineToTheNextFile(t *testing.T) {
@@ -351,11 +387,12 @@ func TestALineOfOthersThatCannotBeReadIsNoGap(t *testing.T) {
 
 func TestASpoiltLogIsFewGaps(t *testing.T) {
 	b := newBench(t)
+	var text strings.Builder
 	for i := range 20_000 {
 		now := noon.Add(time.Duration(i) * time.Millisecond)
-		b.append(at(now, mintLine("x"))[:500]+"\n", at(now, otherLine("y")))
+		text.WriteString(at(now, mintLine("x"))[:500] + "\n" + at(now, otherLine("y")))
 	}
-	b.append(at(minute(9), mintLine("b")))
+	b.append(text.String(), at(minute(9), mintLine("b")))
 	b.start()
 	b.arrive("b")
 	b.read()
