@@ -68,56 +68,6 @@ func (f *changeFlags) open(cmd *cobra.Command, c *connection, subresource, argum
 	return client, a, preconditions, nil
 }
 
-func newMint(c *connection) *cobra.Command {
-	var flags changeFlags
-	cmd := &cobra.Command{
-		Use:   "mint NAME",
-		Short: "Make a new password and show it, once",
-		Long: `Make a new password for a credential. The password and a line break are all that goes to standard output; everything
-else goes to standard error. It is shown this once and kept nowhere: whoever loses it mints again.
-
-The new password is stored when the command returns. The application's engine applies it in its own time, and until then
-the one before is valid. The request is sent once: where it is not known whether it took effect, the error says so and
-the credential's history will tell.`,
-		Example: `  kubectl credentials mint postgres-orders.app
-  PGPASSWORD=$(kubectl credentials mint postgres-orders.app) psql -h HOST -U app
-  kubectl credentials mint postgres-orders.app --if-id 5f2b6c0e9d7a41b8a3c4d5e6f7081920
-  kubectl credentials mint postgres-orders.app --dry-run=server`,
-		Args:              oneName,
-		ValidArgsFunction: c.complete,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, a, preconditions, err := flags.open(cmd, c, v1alpha1.MintSubresource, args[0])
-			if err != nil {
-				return err
-			}
-			answer, err := client.change(cmd.Context(), a, v1alpha1.CredentialMintKind, preconditions)
-			if err != nil {
-				return err
-			}
-			return showMint(c.terminal, a, answer)
-		},
-	}
-	flags.add(cmd)
-	return cmd
-}
-
-func showMint(t terminal, a call, answer v1alpha1.MintStatus) error {
-	if a.dryRun {
-		sayDryRun(t, a, "a new password would be made and shown", answer)
-		return nil
-	}
-	if answer.Password == "" {
-		return other(a.unknown(), "the server answered without a password")
-	}
-	if _, err := fmt.Fprintln(t.out, answer.Password); err != nil {
-		return other("It is stored and shown to nobody: mint again.", "writing the password on standard output: %w", err)
-	}
-	fmt.Fprintf(t.err, "A new password for user %s of %s in %s, shown this once.\n", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace))
-	sayOperation(t, a, answer)
-	fmt.Fprintf(t.err, "%s, and until then the one before is valid.\n", ownTime)
-	return nil
-}
-
 func newRevoke(c *connection) *cobra.Command {
 	var flags changeFlags
 	var yes bool
@@ -140,7 +90,7 @@ the password before is valid; connections that are open may stay open. To let so
 				return err
 			}
 			if !yes && !a.dryRun {
-				if err := confirm(cmd.Context(), c.terminal, a); err != nil {
+				if err := confirmRevoke(cmd.Context(), c.terminal, a); err != nil {
 					return err
 				}
 			}
@@ -170,12 +120,16 @@ func showRevoke(t terminal, a call, answer v1alpha1.MintStatus) error {
 	return nil
 }
 
-// confirm asks on the terminal, and gives up when the context ends.
-func confirm(ctx context.Context, t terminal, a call) error {
+func confirmRevoke(ctx context.Context, t terminal, a call) error {
 	if !t.interactive {
 		return usage("there is no terminal to ask on: give --yes to revoke %s without being asked", printable.Name(a.credential))
 	}
-	fmt.Fprintf(t.err, "Revoke the password of %s in %s? Whoever uses it will be locked out. [y/N] ", printable.Name(a.credential), printable.Name(a.namespace))
+	return confirm(ctx, t, fmt.Sprintf("Revoke the password of %s in %s? Whoever uses it will be locked out.", printable.Name(a.credential), printable.Name(a.namespace)))
+}
+
+// confirm asks a question on the terminal, and gives up when the context ends.
+func confirm(ctx context.Context, t terminal, question string) error {
+	fmt.Fprintf(t.err, "%s [y/N] ", question)
 	answered := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(t.in).ReadString('\n') // the end of the input is no "yes"
@@ -189,7 +143,7 @@ func confirm(ctx context.Context, t terminal, a call) error {
 	case <-ctx.Done():
 		fmt.Fprintln(t.err)
 	}
-	return other("", "not confirmed, nothing was revoked")
+	return other("", "not confirmed, nothing was changed")
 }
 
 // change asks for a mint or revoke. The answer to a revoke is that to a mint without a password.

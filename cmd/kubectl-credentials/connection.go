@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ const completionTimeout = 3 * time.Second
 type connection struct {
 	flags    *genericclioptions.ConfigFlags
 	terminal terminal
+	level    int // of what is told about requests
 }
 
 // open returns a client and the namespace that flags and kubeconfig name.
@@ -51,6 +53,10 @@ func (c *connection) open() (*client, error) {
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = statusCodec()
 	config.WarningHandler = warnings{c.terminal}
+	config.QPS = -1 // a command asks what it needs to; priority and fairness are the server's
+	if c.level >= tellRequests {
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return teller{next: next, terminal: c.terminal} })
+	}
 	r, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, other("", "preparing the connection: %w", err)
@@ -74,25 +80,71 @@ func (w warnings) HandleWarningHeader(code int, _, text string) {
 	}
 }
 
+// tellRequests is the level of --v at which requests are told of. No level tells more.
+const tellRequests = 6
+
+// A teller tells on standard error which requests were made: never a header or a body, in which tokens and passwords are.
+type teller struct {
+	next     http.RoundTripper
+	terminal terminal
+}
+
+func (t teller) RoundTrip(r *http.Request) (*http.Response, error) {
+	began := time.Now()
+	response, err := t.next.RoundTrip(r)
+	came := "no answer"
+	if err == nil {
+		came = response.Status
+	}
+	fmt.Fprintf(t.terminal.err, "%s %s: %s in %d ms\n", printable.Escape(r.Method), printable.Escape(r.URL.Redacted()), printable.Escape(came), time.Since(began).Milliseconds())
+	return response, err
+}
+
 // A client speaks to the credentials of one namespace. Its errors are failures.
 type client struct {
 	rest      rest.Interface
 	namespace string
 }
 
-// list returns the body of the list in the media type asked for.
-func (c *client) list(ctx context.Context, accept string) ([]byte, error) {
-	request := c.rest.Get().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).SetHeader("Accept", accept).MaxRetries(readRetries)
+// list returns the body of a namespace's list in the media type asked for. An empty selector is everything.
+func (c *client) list(ctx context.Context, namespace, selector, accept string) ([]byte, error) {
+	request := c.rest.Get().Namespace(namespace).Resource(v1alpha1.CredentialResource).SetHeader("Accept", accept).MaxRetries(readRetries)
+	if selector != "" {
+		request.Param("labelSelector", selector)
+	}
 	if accept == acceptTable {
 		request.Param("includeObject", string(metav1.IncludeNone))
 	}
-	return c.answer(ctx, request, call{namespace: c.namespace})
+	return c.answer(ctx, request, call{namespace: namespace})
 }
 
 // get returns the body of one credential.
 func (c *client) get(ctx context.Context, credential string) ([]byte, error) {
-	request := c.rest.Get().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).Name(credential).MaxRetries(readRetries)
-	return c.answer(ctx, request, call{namespace: c.namespace, credential: credential})
+	return c.answer(ctx, c.reading(credential), call{namespace: c.namespace, credential: credential})
+}
+
+// credential reads one credential. Its failure suggests no other name.
+func (c *client) credential(ctx context.Context, name string) (v1alpha1.Credential, error) {
+	text, err := c.answer(ctx, c.reading(name), call{namespace: c.namespace})
+	if err != nil {
+		return v1alpha1.Credential{}, err
+	}
+	return decodeCredential(text)
+}
+
+func (c *client) reading(credential string) *rest.Request {
+	return c.rest.Get().Namespace(c.namespace).Resource(v1alpha1.CredentialResource).Name(credential).MaxRetries(readRetries)
+}
+
+func decodeCredential(text []byte) (v1alpha1.Credential, error) {
+	var answer v1alpha1.Credential
+	if err := json.UnmarshalCaseSensitivePreserveInts(text, &answer); err != nil {
+		return answer, other("", "the server's answer is not a credential: %w", err)
+	}
+	if answer.Kind != v1alpha1.CredentialKind {
+		return answer, other("", "the server's answer is not a credential")
+	}
+	return answer, nil
 }
 
 // post sends the body of a mint or revoke, once, and decodes the answer.
@@ -140,21 +192,11 @@ func (c *client) suggest(ctx context.Context, given string) string {
 }
 
 func (c *client) names(ctx context.Context) ([]string, error) {
-	text, err := c.list(ctx, runtime.ContentTypeJSON)
+	text, err := c.list(ctx, c.namespace, "", runtime.ContentTypeJSON)
 	if err != nil {
 		return nil, err
 	}
-	var list struct {
-		Items []metav1.PartialObjectMetadata `json:"items"`
-	}
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &list); err != nil {
-		return nil, fmt.Errorf("decoding the list of credentials: %w", err)
-	}
-	var names []string
-	for _, item := range list.Items {
-		names = append(names, item.Name)
-	}
-	return names, nil
+	return names(text)
 }
 
 // complete offers the names of the namespace's credentials to a shell.

@@ -24,6 +24,7 @@ const (
 	exitNotFound
 	exitConflict
 	exitLater
+	exitTime
 )
 
 // A failure is an error, the exit code it stands for, and what to do about it.
@@ -124,7 +125,7 @@ func (c call) forbidden(err error) string {
 	switch {
 	case strings.Contains(err.Error(), "cannot impersonate"):
 		return "You may not act as somebody else here: leave out --as, or ask who administers the cluster for the verb impersonate."
-	case strings.Contains(err.Error(), "not enrolled"):
+	case isNotEnrolled(err):
 		return "The platform's administrators enrol a namespace before credentials in it can be used: ask them."
 	case c.subresource != "":
 		return fmt.Sprintf("You need create on credentials/%[1]s in %[2]s, which a tenant's admins have (group %[2]s-admin) and its viewers have not.\n"+
@@ -155,6 +156,9 @@ func (c call) unknown() string {
 	return "It was asked once. Unless the server says that nothing was written, the password may have been changed all the same.\n" +
 		"Look at " + c.history() + ": if there is a new entry, nobody has its password. Then, or if there is none, " + c.subresource + " again."
 }
+
+// isNotEnrolled tells the mint server's refusal of a whole namespace from one of RBAC's.
+func isNotEnrolled(err error) bool { return strings.Contains(err.Error(), "not enrolled") }
 
 // isLater reports whether the same request may well succeed in a moment.
 func isLater(err error) bool {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/json"
 
 	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
@@ -52,33 +50,41 @@ func (c *client) history(ctx context.Context, t terminal, credential, output str
 	if output != "" {
 		return printObject(t.out, text, output)
 	}
-	var answer v1alpha1.Credential
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &answer); err != nil {
-		return other("", "the server's answer is not a credential: %w", err)
+	answer, err := decodeCredential(text)
+	if err != nil {
+		return err
 	}
-	_, err = io.WriteString(t.out, describe(answer, t.now()))
+	_, err = io.WriteString(t.out, describe(answer, t.now(), t.width))
 	return written(err)
 }
 
-// describe is a credential's history for people.
-func describe(c v1alpha1.Credential, now time.Time) string {
+// describe is a credential's history for people, in lines of the width of a terminal; 0: of any.
+func describe(c v1alpha1.Credential, now time.Time, width int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s in %s: user %s of %s %s, stored as %s\n", printable.Name(c.Name), printable.Name(c.Namespace), printable.Name(c.Spec.Username),
+	say := func(indent, format string, args ...any) {
+		b.WriteString(wrapped(fmt.Sprintf(format, args...), indent, width))
+	}
+	say("", "%s in %s: user %s of %s %s, stored as %s", printable.Name(c.Name), printable.Name(c.Namespace), printable.Name(c.Spec.Username),
 		printable.Name(c.Spec.Application.Kind), printable.Name(c.Spec.Application.Name), printable.Name(c.Spec.Format))
-	fmt.Fprintf(&b, "%s\n", origin(c.Status.Password.Origin))
+	say("", "%s", origin(c.Status.Password.Origin))
 	if waiting := c.Status.Password.Waiting; waiting != "" {
-		fmt.Fprintf(&b, "It waits: %s.\n", printable.Escape(waiting))
+		say("", "It waits: %s.", printable.Escape(waiting))
 	}
 	b.WriteString("\n")
 	if len(c.Status.History) == 0 {
 		b.WriteString("There is no operation on record.\n")
 	} else {
-		operations(&b, c.Status.History, now)
+		b.WriteString(operations(c.Status.History, now, width))
 	}
-	if notes := notes(c.Status.History); len(notes) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", strings.Join(notes, "\n"))
+	notes := notes(c.Status.History)
+	if len(notes) > 0 {
+		b.WriteString("\n")
 	}
-	findings(&b, c.Status.Findings)
+	for _, note := range notes {
+		say("", "%s", note)
+	}
+	b.WriteString("\n")
+	findings(say, c.Status.Findings)
 	return b.String()
 }
 
@@ -97,14 +103,23 @@ func origin(o string) string {
 	}
 }
 
-func operations(b *strings.Builder, history []v1alpha1.Operation, now time.Time) {
-	w := printers.GetNewTabWriter(b)
-	fmt.Fprintln(w, "REVISION\tOPERATION\tAGE\tAT\tBY\tTHROUGH\tATTRIBUTION\tRESPONSE\tID")
+// operations are the history as a table. Where the width does not do, what the notes and -o json tell as well is left
+// out, and said to be.
+func operations(history []v1alpha1.Operation, now time.Time, width int) string {
+	g := grid{header: []string{"REVISION", "OPERATION", "AGE", "AT", "BY", "THROUGH", "ATTRIBUTION", "RESPONSE", "ID"}}
 	for _, o := range history {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.Revision, printable.Name(o.Operation), age(now, o.At.Time), exact(o.At.Time),
-			printable.Name(o.By), printable.Name(o.ImpersonatedBy), printable.Name(o.Attribution), printable.Name(o.Response), printable.Name(o.ID))
+		g.rows = append(g.rows, []string{
+			fmt.Sprint(o.Revision), printable.Name(o.Operation), age(now, o.At.Time), exact(o.At.Time), printable.Name(o.By),
+			printable.Name(o.ImpersonatedBy), printable.Name(o.Attribution), printable.Name(o.Response), printable.Name(o.ID),
+		})
 	}
-	w.Flush()
+	missing := g.fit(width, "ID", "RESPONSE", "AT")
+	var b strings.Builder
+	_ = g.print(&b, true) // a builder takes everything
+	if len(missing) > 0 {
+		b.WriteString(wrapped(fmt.Sprintf("Too wide for this terminal: %s. All of it: -o json, or through a pipe.", strings.Join(missing, ", ")), "", width))
+	}
+	return b.String()
 }
 
 // notes tell what a word in the history means for whoever reads it.
@@ -130,33 +145,33 @@ func notes(history []v1alpha1.Operation) []string {
 	return notes
 }
 
-func findings(b *strings.Builder, found []v1alpha1.Finding) {
+func findings(say func(indent, format string, args ...any), found []v1alpha1.Finding) {
 	if len(found) == 0 {
-		b.WriteString("\nNo findings: nowhere do the account's ledger and the audit log disagree.\n")
+		say("", "No findings: nowhere do the account's ledger and the audit log disagree.")
 		return
 	}
-	b.WriteString("\nFindings, where the account's ledger and the audit log disagree:\n")
+	say("", "Findings, where the account's ledger and the audit log disagree:")
 	for _, f := range found {
-		fmt.Fprintf(b, "  %s", printable.Name(f.Type))
+		of := ""
 		if f.Revision > 0 {
-			fmt.Fprintf(b, ", revision %d", f.Revision)
+			of = fmt.Sprintf(", revision %d", f.Revision)
 		}
-		fmt.Fprintf(b, ": %s\n", printable.Escape(f.Message))
+		say("  ", "%s%s: %s", printable.Name(f.Type), of, printable.Escape(f.Message))
 		if meaning := meanings[f.Type]; meaning != "" {
-			fmt.Fprintf(b, "    %s\n", meaning)
+			say("    ", "%s", meaning)
 		}
 	}
 }
 
 // meanings say what a finding means and what to do, by its type.
 var meanings = map[string]string{
-	"Unattributed": "The password was changed and the audit log does not say by whom: the change went around the log, or the log lost it. Tell the platform's administrators.",
+	"Unattributed": "The password was changed and the audit log does not say by whom: the change went around the log, or the log lost it. If you do not know of it, mint again; tell the platform's administrators.",
 	"Mismatch":     "The audit log has this operation under the name of somebody else than the one who was let in. Nobody is named; tell the platform's administrators.",
 	"Conflict":     "The audit log says two things of this operation. What it contradicts itself in is not shown; tell the platform's administrators.",
-	"Skewed":       "Everything agrees but the time: the clocks of the servers are apart, or an old event was played again.",
+	"Skewed":       "Everything agrees but the time: the clocks of the servers are apart, or an old event was played again. Where it is not a single one, tell the platform's administrators.",
 	"Uncommitted":  "The audit log reports a success of which the account has no record. Somebody may hold a password that does not work, or the record was put back; if in doubt, mint again.",
 	"OutOfBand":    "The password in store is not the one that the newest operation wrote: somebody wrote the Secret itself. Mint again to put an end to it.",
 	"Restored":     "The account's Secret was deleted and put back with its old contents, as from a backup: an older password may be valid again. Mint again if in doubt.",
 	"BrokenLedger": "The account's record of its operations cannot be read: somebody wrote into it. Minting or revoking repairs it.",
-	"Gap":          "Part of the audit log is known to be missing there, which may be why the operation has no name.",
+	"Gap":          "Part of the audit log is missing there, which may be why the operation has no name; it excuses nobody. The platform's administrators can fill it from their archive (mintlog replay): ask them, and mint again if you do not know of the operation.",
 }

@@ -9,26 +9,59 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that kubectl knows
 	"k8s.io/klog/v2"
+
+	"github.com/mintlog/mintlog/cmd/printable"
 )
 
 // terminal is what the command talks to.
 type terminal struct {
 	in          io.Reader
-	out         io.Writer // what was asked for, nothing else
-	err         io.Writer // everything else
-	interactive bool      // somebody reads err and can answer on in
+	out         io.Writer              // what was asked for, nothing else
+	err         io.Writer              // everything else
+	interactive bool                   // somebody reads err and can answer on in
+	screen      *screen                // what out is; nil: no terminal
+	width       int                    // how many columns out has; 0: any
+	hidden      func() (string, error) // reads a line from in without showing it; nil: in is no terminal
 	now         func() time.Time
+}
+
+// newTerminal is what this process was given.
+func newTerminal(in, out, err *os.File, getenv func(string) string) terminal {
+	t := terminal{in: in, out: out, err: err, now: time.Now}
+	t.interactive = printers.IsTerminal(in) && printers.IsTerminal(err)
+	if printers.IsTerminal(in) {
+		t.hidden = func() (string, error) {
+			line, err := term.ReadPassword(int(in.Fd()))
+			return string(line), err
+		}
+	}
+	if printers.IsTerminal(out) {
+		t.screen = &screen{out: out, err: err, key: keys(in), clearable: clearable(getenv)}
+		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
+			t.width = width
+		}
+	}
+	return t
+}
+
+// clearable reports whether a terminal knows the alternate screen. On Windows none names itself but the new one.
+func clearable(getenv func(string) string) bool {
+	name := getenv("TERM")
+	return name != "" && name != "dumb" || getenv("WT_SESSION") != ""
 }
 
 func main() {
@@ -37,13 +70,21 @@ func main() {
 	// client-go logs through klog; nothing it might log is for a user, and a body holds a password.
 	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], terminal{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr,
-		interactive: printers.IsTerminal(os.Stdin) && printers.IsTerminal(os.Stderr),
-		now:         time.Now,
-	})
+	printable.SetLocale(os.Getenv)
+	code := run(ctx, arguments(os.Args), newTerminal(os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	stop()
 	os.Exit(code)
+}
+
+// completer is the name under which kubectl asks a plugin for completions: a link to this program will do.
+const completer = "kubectl_complete-credentials"
+
+// arguments are those of a command line. Under the name of the completer they are words to be completed.
+func arguments(line []string) []string {
+	if strings.TrimSuffix(filepath.Base(line[0]), ".exe") == completer {
+		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)
+	}
+	return line[1:]
 }
 
 // run executes one command line and returns the exit code that exitCodes documents.
@@ -71,9 +112,8 @@ A credential is a login of one of your applications, named <release>.<account>. 
 minted: what the platform keeps is what the engine needs to check it. Who minted or revoked it is read from the
 cluster's audit log.
 
-To complete names of credentials behind "kubectl credentials", put an executable kubectl_complete-credentials on the PATH:
-  #!/bin/sh
-  exec kubectl-credentials __complete "$@"`
+To complete names of credentials behind "kubectl credentials", put a link to this program on the PATH:
+  ln -s "$(command -v kubectl-credentials)" ~/.local/bin/kubectl_complete-credentials`
 
 // exitCodes stands in the help of every command.
 const exitCodes = `
@@ -85,7 +125,8 @@ Exit codes:
   3  refused (403)
   4  no such credential (404)
   5  the account is not in the state that was asked for, or somebody changed it at the same moment (409)
-  6  try again later (429, 503, timeouts, no connection)`
+  6  try again later (429, 503, timeouts, no connection)
+  7  waited in vain: the time is up`
 
 func newRoot(t terminal) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
@@ -110,7 +151,8 @@ func newRoot(t terminal) *cobra.Command {
 	}
 	flags.AddFlags(root.PersistentFlags())
 	c := &connection{flags: flags, terminal: t}
-	root.AddCommand(newList(c), newMint(c), newRevoke(c), newHistory(c), newVersion(t))
+	root.PersistentFlags().IntVarP(&c.level, "v", "v", 0, "At 6 and above, tell of each request on standard error; no level tells what is in one.")
+	root.AddCommand(newList(c), newMint(c), newRevoke(c), newHistory(c), newWait(c), newVersion(t))
 	for _, command := range append(root.Commands(), root) {
 		command.Long += exitCodes
 	}

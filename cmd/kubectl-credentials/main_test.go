@@ -128,13 +128,31 @@ contexts: [{name: c, context: {cluster: c, user: jane, namespace: tenant-acme}}]
 current-context: c
 `, s.URL), 0o600))
 	t.Setenv("KUBECONFIG", kubeconfig)
-	var out, errOut bytes.Buffer
+	var out, errOut lockedBuffer
 	if where.out == nil {
 		where.out = &out
 	}
 	where.err = &errOut
 	where.now = func() time.Time { return now }
 	return result{run(ctx, args, where), out.String(), errOut.String()}
+}
+
+// A lockedBuffer may be written by several at once, as standard error may.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(text)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
 }
 
 func golden(t *testing.T, file, got string) {
@@ -172,7 +190,7 @@ func without(object map[string]any, fields ...string) map[string]any {
 func TestAMintPrintsTheBarePasswordOnStandardOutputAndAllElseOnStandardError(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+app+"/mint"] = sends(201, minted())
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitOK, r.code)
 	assert.Equal(t, made+"\n", r.out)
 	assert.NotContains(t, r.err, made)
@@ -191,10 +209,7 @@ func TestPreconditionsAreSentAsGivenAndOnlyThen(t *testing.T) {
 		for subresource, kind := range map[string]string{"mint": "CredentialMint", "revoke": "CredentialRevoke"} {
 			s := newServer(t)
 			s.answers["POST "+app+"/"+subresource] = sends(201, minted())
-			command := append([]string{subresource, "postgres-orders.app"}, args...)
-			if subresource == "revoke" {
-				command = append(command, "--yes")
-			}
+			command := append([]string{subresource, "postgres-orders.app", "--yes"}, args...)
 			require.Equal(t, exitOK, s.command(t, command...).code)
 			require.Len(t, s.requests(), 1)
 			assert.JSONEq(t, fmt.Sprintf(`{"apiVersion":"credentials.cozystack.io/v1alpha1","kind":%q,"spec":%s}`, kind, want), s.requests()[0].body)
@@ -225,7 +240,7 @@ func TestADryRunPrintsNothingOnStandardOutputAndSaysThatNothingWasChanged(t *tes
 func TestAMintAnsweredWithoutAPasswordIsAnError(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+app+"/mint"] = sends(201, without(minted(), "password"))
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitOther, r.code)
 	assert.Empty(t, r.out)
 	assert.Contains(t, r.err, "without a password")
@@ -237,7 +252,7 @@ func TestAnAnswerThatCannotBeReadIsNotQuoted(t *testing.T) {
 		t.Helper()
 		s := newServer(t)
 		s.answers["POST "+app+"/mint"] = sends(201, body)
-		r := s.command(t, "mint", "postgres-orders.app")
+		r := s.command(t, "mint", "postgres-orders.app", "--yes")
 		assert.Equal(t, exitOther, r.code)
 		assert.Empty(t, r.out)
 		assert.NotContains(t, r.err, "Zq8w")
@@ -256,7 +271,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("no space 
 func TestAPasswordThatCouldNotBeWrittenIsAnErrorThatSaysItIsStored(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+app+"/mint"] = sends(201, minted())
-	r := s.onTerminal(t, terminal{in: strings.NewReader(""), out: brokenWriter{}}, "mint", "postgres-orders.app")
+	r := s.onTerminal(t, terminal{in: strings.NewReader(""), out: brokenWriter{}}, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitOther, r.code)
 	assert.Contains(t, r.err, "no space left")
 	assert.Contains(t, r.err, "mint again")
@@ -280,7 +295,7 @@ func TestAMintOrRevokeIsNeverRepeatedByTheClientAndAReadIs(t *testing.T) {
 		assert.Contains(t, r.err, "the log is not durable")
 		assert.Len(t, s.requests(), wantRequests)
 	}
-	f(1, "mint", "postgres-orders.app")
+	f(1, "mint", "postgres-orders.app", "--yes")
 	f(1, "revoke", "postgres-orders.app", "--yes")
 	f(1+readRetries, "list")
 	f(1+readRetries, "history", "postgres-orders.app")
@@ -295,7 +310,7 @@ func TestAnAnswerCutOffInTheMiddleIsAnUnknownOutcome(t *testing.T) {
 		io.WriteString(w, `{"status":{"password":"`+made)
 		panic(http.ErrAbortHandler)
 	}
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitLater, r.code)
 	assert.Empty(t, r.out)
 	assert.NotContains(t, r.err, "Zq8w")
@@ -310,7 +325,7 @@ func TestAnInterruptedMintSaysThatItsOutcomeIsUnknown(t *testing.T) {
 		cancel()
 		<-r.Context().Done()
 	}
-	r := s.inContext(ctx, t, terminal{in: strings.NewReader("")}, "mint", "postgres-orders.app")
+	r := s.inContext(ctx, t, terminal{in: strings.NewReader("")}, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitOther, r.code)
 	assert.Contains(t, r.err, "may have been changed all the same")
 }
@@ -330,24 +345,24 @@ func TestExitCodesTellScriptsWhatHappened(t *testing.T) {
 		assert.Contains(t, r.err, hint)
 	}
 	forbidden := refuses(apierrors.NewForbidden(resource, name, errors.New("no rule allows it")))
-	f(exitRefused, "--subresource=mint -n tenant-acme", forbidden, "mint", name)
+	f(exitRefused, "--subresource=mint -n tenant-acme", forbidden, "mint", name, "--yes")
 	f(exitRefused, "group tenant-acme-admin", forbidden, "revoke", name, "--yes")
 	f(exitRefused, "group tenant-acme-view and above", forbidden, "list")
-	f(exitRefused, "enrol", refuses(apierrors.NewForbidden(resource, name, errors.New("namespace tenant-acme is not enrolled"))), "mint", name)
+	f(exitRefused, "enrol", refuses(apierrors.NewForbidden(resource, name, errors.New("namespace tenant-acme is not enrolled"))), "mint", name, "--yes")
 	f(exitRefused, "leave out --as", refuses(apierrors.NewForbidden(resource, name, errors.New(`User "jane" cannot impersonate resource "users"`))), "list")
 	f(exitNotFound, "kubectl credentials list -n tenant-acme", refuses(apierrors.NewNotFound(resource, name)), "history", name)
-	f(exitConflict, "If somebody was faster", refuses(apierrors.NewConflict(resource, name, errors.New("another mint came first"))), "mint", name)
+	f(exitConflict, "If somebody was faster", refuses(apierrors.NewConflict(resource, name, errors.New("another mint came first"))), "mint", name, "--yes")
 	f(exitConflict, "repeat with --if-id", refuses(apierrors.NewConflict(resource, name, errors.New("precondition id"))), "mint", name, "--if-id=x")
-	f(exitLater, "may have been changed all the same", refuses(apierrors.NewServiceUnavailable("no")), "mint", name)
+	f(exitLater, "may have been changed all the same", refuses(apierrors.NewServiceUnavailable("no")), "mint", name, "--yes")
 	f(exitLater, "Try again in a moment", refuses(apierrors.NewServiceUnavailable("no")), "mint", name, "--dry-run=server")
-	f(exitLater, "Try again in a moment", refuses(apierrors.NewTooManyRequestsError("busy")), "mint", name)
+	f(exitLater, "Try again in a moment", refuses(apierrors.NewTooManyRequestsError("busy")), "mint", name, "--yes")
 	f(exitLater, "may have been changed all the same", refuses(apierrors.NewTimeoutError("slow", 1)), "revoke", name, "--yes")
 	f(exitLater, "Try again in a moment", refuses(apierrors.NewServiceUnavailable("no")), "history", name)
-	f(exitLater, "may have been changed all the same", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, "mint", name)
+	f(exitLater, "may have been changed all the same", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, "mint", name, "--yes")
 	f(exitLater, "", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 	}, "list")
-	f(exitOther, "may have been changed all the same", refuses(internal), "mint", name)
+	f(exitOther, "may have been changed all the same", refuses(internal), "mint", name, "--yes")
 	f(exitOther, "broken", refuses(internal), "list")
 	f(exitOther, "log in again", refuses(apierrors.NewUnauthorized("who are you")), "list")
 	f(exitOther, "not a table", sends(200, `{"kind":"CredentialList"}`), "list")
@@ -355,7 +370,7 @@ func TestExitCodesTellScriptsWhatHappened(t *testing.T) {
 
 func TestAMissingAPIIsToldFromAMissingCredential(t *testing.T) {
 	s := newServer(t)
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitNotFound, r.code)
 	assert.Contains(t, r.err, "does not serve credentials.credentials.cozystack.io/v1alpha1")
 	assert.Len(t, s.requests(), 1, "nothing to list for suggestions")
@@ -364,7 +379,7 @@ func TestAMissingAPIIsToldFromAMissingCredential(t *testing.T) {
 func TestWithoutAConnectionTheExitCodeIsTryAgainLater(t *testing.T) {
 	s := newServer(t)
 	s.Close()
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, exitLater, r.code)
 	assert.Contains(t, r.err, "connection refused")
 	assert.NotContains(t, r.err, "may have been changed")
@@ -418,7 +433,7 @@ func TestARevokeAsksOnATerminalAndDoesNothingUnlessTheAnswerIsYes(t *testing.T) 
 			assert.Len(t, s.requests(), 1)
 		} else {
 			assert.Equal(t, exitOther, r.code)
-			assert.Contains(t, r.err, "nothing was revoked")
+			assert.Contains(t, r.err, "nothing was changed")
 			assert.Empty(t, s.requests())
 		}
 	}
@@ -453,7 +468,7 @@ func TestARevokeSaysWhatHappensNextOnStandardErrorOnly(t *testing.T) {
 func TestImpersonationAndNamespaceGoToTheServer(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+strings.Replace(app, "tenant-acme", "tenant-beta", 1)+"/mint"] = sends(201, minted())
-	r := s.command(t, "mint", "postgres-orders.app", "-n", "tenant-beta", "--as", "jane", "--as-group", "tenant-beta-admin")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes", "-n", "tenant-beta", "--as", "jane", "--as-group", "tenant-beta-admin")
 	require.Equal(t, exitOK, r.code, r.err)
 	assert.Equal(t, "jane", s.requests()[0].header.Get("Impersonate-User"))
 	assert.Equal(t, "tenant-beta-admin", s.requests()[0].header.Get("Impersonate-Group"))
@@ -466,7 +481,7 @@ func TestWarningsOfTheServerArePrintedEscaped(t *testing.T) {
 		w.Header().Set("Warning", "299 - \"be careful \u202e\"")
 		sends(201, minted())(w, r)
 	}
-	r := s.command(t, "mint", "postgres-orders.app")
+	r := s.command(t, "mint", "postgres-orders.app", "--yes")
 	assert.Equal(t, made+"\n", r.out)
 	assert.Contains(t, r.err, `Warning: be careful \u202e`+"\n")
 }

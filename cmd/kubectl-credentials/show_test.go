@@ -49,7 +49,7 @@ func table() metav1.Table {
 
 func credential() v1alpha1.Credential {
 	c := v1alpha1.Credential{TypeMeta: metav1.TypeMeta{APIVersion: "credentials.cozystack.io/v1alpha1", Kind: "Credential"}}
-	c.Name, c.Namespace = "postgres-orders.app", "tenant-acme"
+	c.Name, c.Namespace, c.UID, c.ResourceVersion = "postgres-orders.app", "tenant-acme", "uid-1", "700"
 	c.Spec = v1alpha1.CredentialSpec{
 		Application: v1alpha1.ApplicationReference{Kind: "Postgres", Name: "orders"}, Username: "app", Format: "scram-sha-256",
 	}
@@ -93,9 +93,9 @@ func TestAHistoryWithoutOperationsSaysSo(t *testing.T) {
 func TestAPasswordThatWaitsIsToldWithItsReason(t *testing.T) {
 	c := v1alpha1.Credential{}
 	c.Status.Password.Origin = v1alpha1.OriginMinted
-	assert.NotContains(t, describe(c, time.Now()), "It waits")
+	assert.NotContains(t, describe(c, time.Now(), 0), "It waits")
 	c.Status.Password.Waiting = "the HelmRelease clickhouse-orders is suspended\x1b[2J"
-	assert.Contains(t, describe(c, time.Now()), "whoever asked.\nIt waits: the HelmRelease clickhouse-orders is suspended\\x1b[2J.\n\nThere is no operation")
+	assert.Contains(t, describe(c, time.Now(), 0), "whoever asked.\nIt waits: the HelmRelease clickhouse-orders is suspended\\x1b[2J.\n\nThere is no operation")
 }
 
 func TestAHistoryAsJSONOrYAMLIsTheWholeCredentialAndSafeToPrint(t *testing.T) {
