@@ -141,7 +141,7 @@ func (s *story) viewNamesJane(ctx context.Context) error {
 }
 
 func (s *story) rootMints(ctx context.Context) error {
-	password, err := s.capture(ctx, sandbox.TenantRoot, "password", "credentials", "mint", credential, "-n", sandbox.TenantAcme,
+	password, err := s.capture(ctx, sandbox.TenantRoot, "password", "credentials", "mint", credential, "-n", sandbox.TenantAcme, "--yes",
 		"--as", "jane", "--as-group", "tenant-acme-admin")
 	if err != nil {
 		return err

@@ -173,7 +173,7 @@ func (h *house) walk(t *testing.T, a application) {
 	within(t, func() error { return a.apply(t.Context()) })
 	require.NoError(t, a.engine.Login(t.Context(), a.username, first))
 
-	second := h.ask(t, "mint", a.credential)
+	second := h.ask(t, "mint", a.credential, "--yes")
 	require.NoError(t, a.engine.Login(t.Context(), a.username, first), "the operator has not come by yet")
 	within(t, func() error { return a.apply(t.Context()) })
 	require.NoError(t, a.engine.Login(t.Context(), a.username, second))
@@ -188,7 +188,7 @@ func (h *house) walk(t *testing.T, a application) {
 // them, though the password is the same.
 func (h *house) verifiersStay(t *testing.T, applications map[string]application) {
 	postgresql := applications["postgres"]
-	password := h.ask(t, "mint", postgresql.credential)
+	password := h.ask(t, "mint", postgresql.credential, "--yes")
 	before := map[string]string{}
 	for _, a := range applications {
 		secret, err := h.secret(t.Context(), a.credential+".account")
@@ -224,7 +224,7 @@ func (h *house) verifiersStay(t *testing.T, applications map[string]application)
 
 // Cozystack's controller writes spec.valuesFrom of every HelmRelease anew, with cozystack-values alone.
 func (h *house) resetValuesFrom(t *testing.T, clickhouse application) {
-	password := h.ask(t, "mint", clickhouse.credential)
+	password := h.ask(t, "mint", clickhouse.credential, "--yes")
 	within(t, func() error { return clickhouse.apply(t.Context()) })
 	require.NoError(t, clickhouse.engine.Login(t.Context(), clickhouse.username, password))
 
