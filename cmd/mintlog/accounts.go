@@ -19,9 +19,12 @@ import (
 type accountsFlags struct {
 	projector string
 	workers   int
+	leader    leaderFlags
 }
 
-func (f *accountsFlags) bind(flags *pflag.FlagSet) {
+// bind adds the flags. A role in a process of its own has replicas by default.
+func (f *accountsFlags) bind(flags *pflag.FlagSet, replicas bool) {
+	f.leader.bind(flags, replicas)
 	flags.StringVar(&f.projector, "projector-service-account", "projector", "ServiceAccount that is granted each account Secret by name")
 	flags.IntVar(&f.workers, "accounts-workers", 64, "applications brought in step at a time; most of that time is waiting for kube-apiserver")
 }
@@ -33,7 +36,7 @@ func (f *accountsFlags) validate() error {
 	case f.workers < 1:
 		return fmt.Errorf("--accounts-workers %d: it is at least 1", f.workers)
 	}
-	return nil
+	return f.leader.validate()
 }
 
 func accountsCommand() *cobra.Command {
@@ -46,7 +49,11 @@ func accountsCommand() *cobra.Command {
 		Short: "Seed and remove account Secrets as applications come, change and go",
 		Long: `accounts keeps one account Secret for each declared account of each application in
 enrolled namespaces, and grants the projector each of them by name. It seeds nothing
-that might lock somebody out: what ran before it waits for its first mint.`,
+that might lock somebody out: what ran before it waits for its first mint.
+
+Of several replicas one works at a time, the one that holds the Lease mintlog-accounts.
+It gives the lease up when it has drained after SIGTERM; if it dies, another follows
+after --leader-lease-duration.`,
 		Example: `  mintlog accounts --namespace mintlog`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(_ context.Context, p runtime) ([]part, error) {
@@ -57,7 +64,7 @@ that might lock somebody out: what ran before it waits for its first mint.`,
 	process.bind(c.Flags())
 	kubernetes.bind(c.Flags())
 	house.bind(c.Flags())
-	accounts.bind(c.Flags())
+	accounts.bind(c.Flags(), true)
 	return noArguments(c)
 }
 
@@ -75,7 +82,11 @@ func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(protobuf(restConfig))
+	leader, err := f.leader.newLeader(p, house.namespace, accountsLease, restConfig)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(leader.fence(protobuf(restConfig)))
 	if err != nil {
 		return nil, fmt.Errorf("build the accounts role's client: %w", err)
 	}
@@ -86,6 +97,6 @@ func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([
 	if err != nil {
 		return nil, err
 	}
-	keep, err := house.guard(p, "accounts", restConfig, role.Run, admission.AccountSecrets, admission.Grants)
+	keep, err := house.guard(p, "accounts", restConfig, leader.lead(role.Run), admission.AccountSecrets, admission.Grants)
 	return []part{caches.Run, keep}, err
 }

@@ -75,7 +75,7 @@ are received if --webhook-client-ca-file, --webhook-tls-cert-file and
 	where.bindEmbedded(flags)
 	house.bind(flags)
 	mint.bind(flags)
-	accounts.bind(flags)
+	accounts.bind(flags, false)
 	ingest.bind(flags)
 	receive.bind(flags)
 	project.bind(flags)

@@ -18,6 +18,7 @@ import (
 // Rights are the roles and bindings in manifests.
 type Rights struct {
 	ClusterRoles map[string]rbacv1.ClusterRole
+	Roles        []rbacv1.Role
 	Everywhere   []rbacv1.ClusterRoleBinding
 	Bindings     []rbacv1.RoleBinding
 }
@@ -35,6 +36,9 @@ func (r *Rights) Read(manifest []byte) error {
 				return err
 			}
 			r.ClusterRoles[role.Name] = role
+		case "Role":
+			r.Roles = append(r.Roles, rbacv1.Role{})
+			return yaml.UnmarshalStrict(document, &r.Roles[len(r.Roles)-1])
 		case "ClusterRoleBinding":
 			r.Everywhere = append(r.Everywhere, rbacv1.ClusterRoleBinding{})
 			return yaml.UnmarshalStrict(document, &r.Everywhere[len(r.Everywhere)-1])

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/mintlog/mintlog/test/chart"
+	"github.com/mintlog/mintlog/test/sandbox"
 )
 
 func TestNoPartHoldsAVerbThatItDoesNotUse(t *testing.T) {
@@ -34,4 +35,16 @@ func TestNoPartHoldsAVerbThatItDoesNotUse(t *testing.T) {
 		rule("rbac.authorization.k8s.io", "roles rolebindings", "get create update delete"),
 		rule("helm.toolkit.fluxcd.io", "helmreleases", "patch"),
 		rule("", "events", "create patch"))
+
+	inOwn := map[string][]rbacv1.PolicyRule{}
+	for _, role := range rights.Roles {
+		require.Equal(t, sandbox.Namespace, role.Namespace, role.Name)
+		inOwn[role.Name] = role.Rules
+	}
+	lease := rule("coordination.k8s.io", "leases", "get update")
+	lease.ResourceNames = []string{"mintlog-accounts"}
+	require.Equal(t, map[string][]rbacv1.PolicyRule{
+		"mintlog-accounts-records": {rule("", "configmaps", "get create update")},
+		"mintlog-accounts-lease":   {lease},
+	}, inOwn)
 }
