@@ -88,6 +88,9 @@ func (f *follower) measure() {
 		left += c.sibling.size
 	}
 	f.tailer.metrics.lag.WithLabelValues(f.name).Set(float64(left))
+	if !f.seen.IsZero() {
+		f.tailer.metrics.position.WithLabelValues(f.name).Set(float64(f.seen.UnixMilli()) / 1e3)
+	}
 	f.backlog.tell(f.log, f.tailer.options.Now(), left)
 }
 

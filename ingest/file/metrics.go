@@ -21,7 +21,7 @@ type metrics struct {
 	readBytes, lines, matched, published, decodeErrors *prometheus.CounterVec
 	droppedBytes                                       *prometheus.CounterVec
 	publishFailures, readFailures, gaps                *prometheus.CounterVec
-	lag                                                *prometheus.GaugeVec
+	lag, position                                      *prometheus.GaugeVec
 	checkpointFailures                                 prometheus.Counter
 }
 
@@ -44,10 +44,12 @@ func newMetrics(registerer prometheus.Registerer, checkpointAge func() time.Dura
 		gaps:            counter("gaps_total", "Times that a part of an audit log was found to be gone before it was read, or to be unusable where it could have held such an event."),
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "mintlog_ingest_lag_bytes",
 			Help: "Bytes of an audit log and its rotated files that have not been read."}, []string{"source"}),
+		position: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "mintlog_ingest_position_timestamp_seconds",
+			Help: "Until when an audit log has been read, by the time of its last line; what is ours of it is published. While nothing is unread the log is read to its end, however old that is."}, []string{"source"}),
 		checkpointFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "mintlog_ingest_checkpoint_failures_total",
 			Help: "Failures to write the checkpoint, which are tried again."}),
 	}
-	registerer.MustRegister(m.lag, m.checkpointFailures, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	registerer.MustRegister(m.lag, m.position, m.checkpointFailures, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "mintlog_ingest_checkpoint_age_seconds",
 		Help: "For how long something has been published that the checkpoint does not know; 0 when it is up to date.",
 	}, func() float64 { return checkpointAge().Seconds() }))

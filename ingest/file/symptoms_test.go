@@ -601,3 +601,16 @@ func TestTheLagIsWhatIsLeftInAllFiles(t *testing.T) {
 	require.Equal(t, 100.0, lag())
 	f.close()
 }
+
+func TestThePositionIsTheTimeOfTheLastLineThatWasReadToItsEnd(t *testing.T) {
+	b := newBench(t)
+	b.append(at(minute(1), mintLine("a")), at(minute(2), mintLine("b")), at(minute(3), mintLine("c"))[:200])
+	f := b.step()
+	f.measure()
+	require.Equal(t, float64(minute(2).Unix()), testutil.ToFloat64(f.tailer.metrics.position))
+	b.append(at(minute(3), mintLine("c"))[200:])
+	b.stepOn(f)
+	f.measure()
+	require.Equal(t, float64(minute(3).Unix()), testutil.ToFloat64(f.tailer.metrics.position))
+	f.close()
+}

@@ -61,6 +61,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	r.metrics.done.Inc()
+	r.metrics.arrived(strings.TrimPrefix(strings.TrimSuffix(request.URL.Path, "/"), pathPrefix), r.options.Now())
 }
 
 func (r *Receiver) serve(w http.ResponseWriter, request *http.Request) error {

@@ -1,6 +1,9 @@
 package webhook
 
 import (
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mintlog/mintlog/ingest"
@@ -31,7 +34,11 @@ type metrics struct {
 	setAside, rejected                     *prometheus.CounterVec
 	setAsideFailures, reloadFailures, done prometheus.Counter
 	inFlight                               prometheus.Gauge
-	duration                               prometheus.Histogram
+	lastBatch                              *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	names    map[string]bool // that lastBatch has
+	duration prometheus.Histogram
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -50,6 +57,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		return c
 	}
 	m := &metrics{
+		names:     map[string]bool{},
 		done:      counter("batches_total", "Batches answered with 200: every event of ours in them is durably published."),
 		bodyBytes: counter("body_bytes_total", "Bytes of bodies, decompressed."),
 		items:     counter("items_total", "Audit events received, ours and others."),
@@ -63,9 +71,25 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		reloadFailures:   counter("reload_failures_total", "Looks at certificate files that could not be used."),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "in_flight",
 			Help: "Bodies that are being read and published."}),
+		lastBatch: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + "last_batch_timestamp_seconds",
+			Help: "When a kube-apiserver last sent a batch that was answered with 200."}, []string{"source"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "request_seconds",
 			Help: "How long requests took that were let in.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
 	}
-	registerer.MustRegister(m.inFlight, m.duration)
+	registerer.MustRegister(m.inFlight, m.lastBatch, m.duration)
 	return m
+}
+
+// maxNames bounds the series of lastBatch: a caller chooses its name.
+const maxNames = 64
+
+// arrived notes a batch of the kube-apiserver of that name.
+func (m *metrics) arrived(name string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.names[name] && len(m.names) >= maxNames {
+		return
+	}
+	m.names[name] = true
+	m.lastBatch.WithLabelValues(name).Set(float64(now.UnixMilli()) / 1e3)
 }

@@ -269,6 +269,20 @@ func TestABatchIsPublishedWithItsApiserverAsTheSource(t *testing.T) {
 	require.Empty(t, b.kept())
 }
 
+func TestWhenEachApiserverLastSentABatchIsToldOfBoundedlyMany(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	before := float64(time.Now().Unix())
+	last := b.receiver.metrics.lastBatch
+	for n := range maxNames + 5 {
+		a, err := b.send(b.client, http.MethodPost, fmt.Sprintf("/audit/cp-%d", n), "gzip", zipped(list(otherItem)))
+		require.NoError(t, err)
+		require.Equal(t, 200, a.status)
+	}
+	require.Equal(t, maxNames, testutil.CollectAndCount(last))
+	require.GreaterOrEqual(t, testutil.ToFloat64(last.WithLabelValues("cp-0")), before)
+}
+
 func TestWithoutAClientCAItRefusesToStart(t *testing.T) {
 	f := func(want string, change func(*Options)) {
 		t.Helper()

@@ -15,6 +15,7 @@ type metrics struct {
 	undecodable *prometheus.CounterVec
 	stalled     *prometheus.CounterVec
 	pending     *prometheus.GaugeVec
+	lag         *prometheus.GaugeVec
 	gapsFound   prometheus.Counter
 	gapsOpen    prometheus.Gauge
 	bytes       map[string]prometheus.Gauge // by stream that discards nothing
@@ -38,6 +39,9 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		stalled:     vector("stalled_total", "consumer", "Times that messages waited and a consumer delivered none, and was reset."),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mintlog_stream_pending", Help: "Messages that a consumer has not acknowledged yet.",
+		}, []string{"consumer"}),
+		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mintlog_stream_lag_seconds", Help: "How long the oldest message that a consumer has not acknowledged has been in the stream; 0 when there is none. Measured every 15 s.",
 		}, []string{"consumer"}),
 	}
 	m.gapsFound = prometheus.NewCounter(prometheus.CounterOpts{
@@ -64,7 +68,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for name := range m.bytes {
 		err = errors.Join(err, registerer.Register(m.bytes[name]), registerer.Register(m.maxBytes[name]))
 	}
-	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending, m.gapsFound, m.gapsOpen} {
+	for _, c := range []prometheus.Collector{m.published, m.full, m.tooLarge, m.failed, m.recreated, m.undecodable, m.stalled, m.pending, m.lag, m.gapsFound, m.gapsOpen} {
 		err = errors.Join(err, registerer.Register(c))
 	}
 	return m, err

@@ -601,6 +601,36 @@ func TestHowFullTheStreamsAreThatDiscardNothingIsMeasured(t *testing.T) {
 	assert.Equal(t, float64(2<<20), gauge("mintlog_stream_evidence_max_bytes"))
 }
 
+func TestTheLagOfAConsumerIsTheAgeOfTheOldestMessageItHasNotAcknowledged(t *testing.T) {
+	s := open(t, testOptions(t))
+	lag := func() float64 {
+		require.NoError(t, s.check(t.Context(), ProjectorEvents, map[Consumer]progress{}))
+		return testutil.ToFloat64(s.metrics.lag.WithLabelValues(string(ProjectorEvents)))
+	}
+	assert.Zero(t, lag(), "nothing was published")
+	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
+	time.Sleep(50 * time.Millisecond)
+	require.NoError(t, s.Publish(t.Context(), mints(1, 2)))
+	messages, err := s.Fetch(t.Context(), ProjectorEvents, 2, time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 2)
+	both := lag()
+	assert.Greater(t, both, 0.05)
+	require.NoError(t, messages[1].Ack())
+	assert.GreaterOrEqual(t, lag(), both, "the older of the two is still to be done")
+	require.NoError(t, messages[0].Ack())
+	assert.Eventually(t, func() bool { return lag() == 0 }, 5*time.Second, 10*time.Millisecond)
+
+	messages, err = s.Fetch(t.Context(), ArchiverEvents, 2, time.Second)
+	require.NoError(t, err)
+	require.Len(t, messages, 2)
+	require.NoError(t, messages[0].Ack())
+	require.Eventually(t, func() bool { return stored(t, s, events) == 1 }, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, s.check(t.Context(), ArchiverEvents, map[Consumer]progress{}))
+	assert.Less(t, testutil.ToFloat64(s.metrics.lag.WithLabelValues(string(ArchiverEvents))), time.Since(messages[1].Stored).Seconds(),
+		"what has gone from the stream is not counted")
+}
+
 func TestBothWrongLastSequenceCodesMeanConflict(t *testing.T) {
 	for _, code := range []jetstream.ErrorCode{10071, 10164} {
 		assert.ErrorIs(t, typed(fmt.Errorf("nats: %w", &jetstream.APIError{ErrorCode: code})), ErrConflict)

@@ -2,8 +2,11 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // progress is how far a consumer had come.
@@ -46,6 +49,11 @@ func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer
 	}
 	info := c.CachedInfo()
 	s.metrics.pending.WithLabelValues(string(consumer)).Set(float64(info.NumPending) + float64(info.NumAckPending))
+	if lag, err := s.lag(ctx, consumer, info); err != nil {
+		s.log.Warn("measuring how far behind a consumer is", "consumer", string(consumer), "error", err)
+	} else {
+		s.metrics.lag.WithLabelValues(string(consumer)).Set(lag.Seconds())
+	}
 	now := progress{
 		delivered: info.Delivered.Consumer,
 		waiting:   info.NumPending > 0 && info.NumWaiting > 0 && info.NumAckPending < maxAckPending,
@@ -58,6 +66,26 @@ func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer
 	s.metrics.stalled.WithLabelValues(string(consumer)).Inc()
 	s.log.Error("messages wait and the consumer hands out none; it is reset", "consumer", string(consumer), "pending", info.NumPending)
 	return s.reset(ctx, consumer)
+}
+
+// lag is how long the oldest message that the consumer has not acknowledged has been in the stream, by this machine's
+// clock and the server's.
+func (s *Stream) lag(ctx context.Context, consumer Consumer, info *jetstream.ConsumerInfo) (time.Duration, error) {
+	if info.NumPending == 0 && info.NumAckPending == 0 {
+		return 0, nil
+	}
+	stream, err := s.js.Stream(ctx, streamNames[consumerKinds[consumer]])
+	if err != nil {
+		return 0, fmt.Errorf("look up the stream: %w", err)
+	}
+	oldest, err := stream.GetMsg(ctx, info.AckFloor.Stream+1, jetstream.WithGetMsgSubject(">"))
+	if errors.Is(err, jetstream.ErrMsgNotFound) { // it has been acknowledged since, or was older than the stream keeps
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look up the oldest message: %w", err)
+	}
+	return max(0, time.Since(oldest.Time)), nil
 }
 
 // measure says how full the streams are that discard nothing, and how many gaps are open.
