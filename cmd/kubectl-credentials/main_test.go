@@ -118,7 +118,8 @@ func (s *server) onTerminal(t *testing.T, where terminal, args ...string) result
 	return s.inContext(t.Context(), t, where, args...)
 }
 
-func (s *server) inContext(ctx context.Context, t *testing.T, where terminal, args ...string) result {
+// login makes this process's kubeconfig that of a user in tenant-acme.
+func (s *server) login(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -128,6 +129,10 @@ contexts: [{name: c, context: {cluster: c, user: jane, namespace: tenant-acme}}]
 current-context: c
 `, s.URL), 0o600))
 	t.Setenv("KUBECONFIG", kubeconfig)
+}
+
+func (s *server) inContext(ctx context.Context, t *testing.T, where terminal, args ...string) result {
+	s.login(t)
 	var out, errOut lockedBuffer
 	if where.out == nil {
 		where.out = &out

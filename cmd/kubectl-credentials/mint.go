@@ -48,11 +48,11 @@ effect, the error says so and the credential's history will tell.
 
 A mint locks out whoever still uses the password before. Where nobody can be using it (NotIssued, Revoked) nothing is
 asked. Otherwise the command asks first; --yes, --if-id, --if-revision and --if-origin answer beforehand, and where there
-is no terminal to ask on one of them is needed. A script that must not rotate twice gives --if-origin NotIssued or
---if-id. What was read or confirmed is what is replaced: if somebody comes in between, the mint fails and changes nothing.
+is no terminal to ask on one of them is needed. A script that must not rotate twice gives --if-origin NotIssued or --if-id.
+What was read or confirmed is what is replaced: if somebody comes in between, the mint fails and changes nothing.
 
-With -o env, netrc and pgpass the mint is tried by a dry run first: there are user names that these cannot hold.
-With --to-file the file is made before the mint, with mode 0600 and never over another.`,
+Before a question, and with -o env, netrc and pgpass, the mint is tried by a dry run: whoever may not mint is not asked,
+and there are user names that these formats cannot hold. With --to-file the file is made before the mint, with mode 0600 and never over another.`,
 		Example: `  kubectl credentials mint postgres-orders.app
   PGPASSWORD=$(kubectl credentials mint postgres-orders.app --if-origin NotIssued) psql -h HOST -U app
   kubectl credentials mint postgres-orders.app --if-id 5f2b6c0e9d7a41b8a3c4d5e6f7081920 --to-file password
@@ -175,15 +175,9 @@ func (m *minting) mint(ctx context.Context, c *client, t terminal, a call, given
 // ask sends the request, after a dry run where the answer could turn out to be one that cannot be written down.
 func (m *minting) ask(ctx context.Context, c *client, t terminal, a call, r replacement) (v1alpha1.MintStatus, error) {
 	a.conditional = a.conditional || r.preconditions != nil
-	if m.form.picky() && !a.dryRun {
-		trial := a
-		trial.dryRun = true
-		answer, err := c.change(ctx, trial, v1alpha1.CredentialMintKind, r.preconditions)
-		if err != nil {
+	if m.form.picky() && !r.tried && !a.dryRun {
+		if err := m.try(ctx, c, a, r.preconditions); err != nil {
 			return v1alpha1.MintStatus{}, err
-		}
-		if _, err := m.form.write(a, answer); err != nil {
-			return v1alpha1.MintStatus{}, other("Nothing was changed. Try another output format.", "%w", err)
 		}
 	}
 	if m.onScreen(t) {
@@ -194,13 +188,28 @@ func (m *minting) ask(ctx context.Context, c *client, t terminal, a call, r repl
 	return c.change(ctx, a, v1alpha1.CredentialMintKind, r.preconditions)
 }
 
+// try is the mint as a dry run: whether it would be let in, and whether its answer can be written down.
+func (m *minting) try(ctx context.Context, c *client, a call, preconditions *v1alpha1.Preconditions) error {
+	a.dryRun = true
+	answer, err := c.change(ctx, a, v1alpha1.CredentialMintKind, preconditions)
+	if err != nil {
+		return err
+	}
+	if _, err := m.form.write(a, answer); err != nil {
+		return other("Nothing was changed. Try another output format.", "%w", err)
+	}
+	return nil
+}
+
 // A replacement is what a mint may replace.
 type replacement struct {
 	preconditions *v1alpha1.Preconditions // nil: whatever it is
 	unused        bool                    // nobody can be using the password, so nobody was asked
+	tried         bool                    // a dry run went well
 }
 
-// replace finds out what the mint replaces, unless the flags leave it open, and asks if somebody may be using it.
+// replace finds out what the mint replaces, unless the flags leave it open, and asks if somebody may be using it. Whoever
+// may not mint is told so, not asked.
 func (m *minting) replace(ctx context.Context, c *client, t terminal, a call, given *v1alpha1.Preconditions) (replacement, error) {
 	if m.origin == "" && (m.yes || given != nil || a.dryRun) {
 		return replacement{preconditions: given}, nil
@@ -209,20 +218,29 @@ func (m *minting) replace(ctx context.Context, c *client, t terminal, a call, gi
 	if m.origin != "" {
 		return m.ofOrigin(a, present, given, err)
 	}
+	about := "You may not see whether its present password is in use."
+	var still *v1alpha1.Preconditions
 	switch {
 	case apierrors.IsForbidden(err):
-		return replacement{}, confirmMint(ctx, t, a, "You may not see whether its present password is in use.")
 	case err != nil && !apierrors.IsNotFound(err):
 		return replacement{}, err
 	case err != nil || !mayBeInUse(present):
 		return replacement{preconditions: stillIs(present), unused: true}, nil
+	default:
+		about, still = inUse(present, t.now()), stillIs(present)
 	}
-	at := ""
-	if present.Status.Password.At != nil {
-		at = fmt.Sprintf(", %s ago", age(t.now(), present.Status.Password.At.Time))
+	if err := m.try(ctx, c, a, still); err != nil {
+		return replacement{}, err
 	}
-	about := fmt.Sprintf("Its present password (%s%s) may be in use.", printable.Name(present.Status.Password.Origin), at)
-	return replacement{preconditions: stillIs(present)}, confirmMint(ctx, t, a, about)
+	return replacement{preconditions: still, tried: true}, confirmMint(ctx, t, a, about)
+}
+
+func inUse(c v1alpha1.Credential, now time.Time) string {
+	since := ""
+	if c.Status.Password.At != nil {
+		since = fmt.Sprintf(", %s ago", age(now, c.Status.Password.At.Time))
+	}
+	return fmt.Sprintf("Its present password (%s%s) may be in use.", printable.Name(c.Status.Password.Origin), since)
 }
 
 // ofOrigin holds --if-origin: the account must be as it was read when the mint comes to it.
