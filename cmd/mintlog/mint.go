@@ -98,6 +98,9 @@ func (f *mintFlags) parts(p runtime, house houseFlags, gaps credential.Gaps, kub
 		return nil, err
 	}
 	log := p.log.With("part", "mint")
+	if err := p.watchExpiry("mint", f.certFile, first); err != nil {
+		return nil, err
+	}
 	if err := server.LogKubernetes(p.log, f.verbosity); err != nil {
 		return nil, err
 	}

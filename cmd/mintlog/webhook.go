@@ -70,6 +70,10 @@ func (f *webhookFlags) validate() error {
 
 // parts are one receiver. It ends by itself behind the requests in hand.
 func (f *webhookFlags) parts(p runtime, s *stream.Stream) ([]part, error) {
+	err := errors.Join(p.watchExpiry("webhook", f.certFile, first), p.watchExpiry("webhook-client-ca", f.clientCAFile, last))
+	if err != nil {
+		return nil, err
+	}
 	receiver, err := webhook.New(webhook.Options{
 		Address: f.address, CertFile: f.certFile, KeyFile: f.keyFile,
 		ClientCAFile: f.clientCAFile, ClientNames: f.clientNames, Publisher: s, Gaps: s,
