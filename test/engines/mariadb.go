@@ -77,6 +77,9 @@ func (m *MariaDB) serve(ctx context.Context, program string) error {
 	})
 }
 
+// Address is the host and port.
+func (m *MariaDB) Address() string { return net.JoinHostPort(host, m.port) }
+
 // Version is what MariaDB calls itself.
 func (m *MariaDB) Version(ctx context.Context) (string, error) {
 	return m.query(ctx, "root", m.password, "SELECT VERSION();")
