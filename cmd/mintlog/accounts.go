@@ -36,7 +36,7 @@ func (f *accountsFlags) validate() error {
 	case f.workers < 1:
 		return fmt.Errorf("--accounts-workers %d: it is at least 1", f.workers)
 	}
-	return f.leader.validate()
+	return errors.Join(f.leader.validate(), checkObject("--projector-service-account", f.projector))
 }
 
 func accountsCommand() *cobra.Command {

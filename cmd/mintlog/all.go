@@ -46,7 +46,8 @@ are received if --webhook-client-ca-file, --webhook-tls-cert-file and
 				if !c.Flags().Changed("webhook-set-aside") {
 					receive.setAside = filepath.Join(where.state, "set-aside")
 				}
-				if err := errors.Join(house.validate(), mint.validate(), accounts.validate(), validateSources(&ingest, &receive, received), project.validate()); err != nil {
+				if err := errors.Join(house.validate(), mint.validate(), accounts.validate(), validateSources(&ingest, &receive, received), project.validate(),
+					checkFile("--mint-kubeconfig", mintKubeconfig), checkFile("--accounts-kubeconfig", accountsKubeconfig), checkFile("--projector-kubeconfig", projectorKubeconfig)); err != nil {
 					return nil, err
 				}
 				s, err := where.open(ctx, p)

@@ -27,7 +27,7 @@ func (f *ingestFlags) validate() error {
 	if len(f.auditLogs) == 0 {
 		return errors.New("--audit-log is needed: the names in every history come from it")
 	}
-	return nil
+	return checkEach("--audit-log", f.auditLogs)
 }
 
 func ingestCommand() *cobra.Command {

@@ -40,6 +40,7 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 	}
 	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand(), gapsCommand(), whoCommand(),
 		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand())
+	takesConfiguration(root)
 	return root
 }
 

@@ -52,10 +52,12 @@ func (f *mintFlags) validate() error {
 		return fmt.Errorf("--secure-port %d: a port is 0 to 65535", f.port)
 	case f.retention < credential.Settling:
 		return fmt.Errorf("--retention %s: it is at least %s", f.retention, credential.Settling)
+	case f.shutdownDelay < 0:
+		return fmt.Errorf("--shutdown-delay %s: it is not less than 0", f.shutdownDelay)
 	case f.verbosity < 0 || f.verbosity > server.MaxVerbosity:
 		return fmt.Errorf("--kubernetes-verbosity %d: it is 0 to %d, for above it the Kubernetes libraries log bodies, and passwords stand in them", f.verbosity, server.MaxVerbosity)
 	}
-	return nil
+	return errors.Join(checkHost("--bind-address", f.bindAddress), checkFile("--tls-cert-file", f.certFile), checkFile("--tls-private-key-file", f.keyFile))
 }
 
 func mintCommand() *cobra.Command {

@@ -31,7 +31,7 @@ func (f *houseFlags) validate() error {
 	case f.policies != "require" && f.policies != "warn":
 		return fmt.Errorf("--admission-policies %q: use require or warn", f.policies)
 	}
-	return nil
+	return checkNamespace("--namespace", f.namespace)
 }
 
 // guard runs a part once the admission policies are in force for its identity, and looks at them again while it runs.

@@ -25,9 +25,11 @@ import (
 type processFlags struct {
 	logLevel       string
 	metricsAddress string
+	configuration  string // read by takesConfiguration
 }
 
 func (f *processFlags) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&f.configuration, configurationFlag, "", "YAML file with values of these flags, by their names; those on the command line win")
 	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; no level shows a password")
 	flags.StringVar(&f.metricsAddress, "metrics-address", ":9404", "where /metrics and /healthz are served over HTTP; empty: nowhere")
 }
@@ -47,6 +49,11 @@ func (f *processFlags) run(ctx context.Context, compose func(context.Context, ru
 	log, err := logger(f.logLevel)
 	if err != nil {
 		return err
+	}
+	if f.metricsAddress != "" {
+		if err := checkAddress("--metrics-address", f.metricsAddress); err != nil {
+			return err
+		}
 	}
 	slog.SetDefault(log)
 	p := runtime{log: log, registry: prometheus.NewRegistry(), closers: &[]func() error{}}
@@ -120,11 +127,13 @@ func config(kubeconfig, userAgent string) (*rest.Config, error) {
 // streamFlags say where the stream is.
 type streamFlags struct {
 	url, credentials, state string
+	making                  bool // what follows is given
 	replicas                int
 	maxBytes, evidenceBytes int64
 }
 
 func (f *streamFlags) bind(flags *pflag.FlagSet) {
+	f.making = true
 	f.bindServer(flags)
 	flags.IntVar(&f.replicas, "nats-replicas", 1, "replicas of the streams in an external cluster")
 	flags.Int64Var(&f.maxBytes, "stream-max-bytes", stream.DefaultMaxBytes, "size at which the stream of events takes no more until it is read")
@@ -147,8 +156,37 @@ func (f *streamFlags) bindState(flags *pflag.FlagSet) {
 	flags.StringVar(&f.state, "state", "/var/lib/mintlog", "directory for the embedded stream and ingest's checkpoint")
 }
 
+func (f *streamFlags) validate() error {
+	if f.url != "" {
+		if err := checkNATS("--nats", f.url); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !f.making:
+	case f.replicas < 1 || f.replicas > 5:
+		return fmt.Errorf("--nats-replicas %d: it is 1 to 5", f.replicas)
+	case f.maxBytes <= 0:
+		return fmt.Errorf("--stream-max-bytes %d: it is more than 0", f.maxBytes)
+	case f.evidenceBytes <= 0:
+		return fmt.Errorf("--evidence-max-bytes %d: it is more than 0", f.evidenceBytes)
+	}
+	return checkFile("--nats-credentials", f.credentials)
+}
+
+// wanted is an error if there is no stream.
+func (f *streamFlags) wanted() error {
+	if f.url == "" && f.state == "" {
+		return errors.New("--nats is needed: this part has no stream of its own (mintlog all embeds one)")
+	}
+	return nil
+}
+
 // openExisting is the external stream, for reading what others have created. It succeeds while the server is down.
 func (f *streamFlags) openExisting(ctx context.Context, p runtime) (*stream.Stream, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
 	s, err := stream.Open(ctx, stream.Options{URL: f.url, CredentialsFile: f.credentials, Existing: true, Log: p.log})
 	if err != nil {
 		return nil, fmt.Errorf("--nats: %w", err)
@@ -158,8 +196,8 @@ func (f *streamFlags) openExisting(ctx context.Context, p runtime) (*stream.Stre
 }
 
 func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, error) {
-	if f.url == "" && f.state == "" {
-		return nil, errors.New("--nats is needed: this part has no stream of its own (mintlog all embeds one)")
+	if err := errors.Join(f.wanted(), f.validate()); err != nil {
+		return nil, err
 	}
 	o := stream.Options{
 		URL: f.url, CredentialsFile: f.credentials, Replicas: f.replicas, MaxBytes: f.maxBytes, EvidenceBytes: f.evidenceBytes,

@@ -34,7 +34,7 @@ func (f *projectFlags) validate() error {
 	case f.workers < 1:
 		return fmt.Errorf("--projector-workers %d: it is at least 1", f.workers)
 	}
-	return nil
+	return checkEach("--own-user", f.own)
 }
 
 func projectCommand() *cobra.Command {

@@ -65,7 +65,8 @@ func (f *webhookFlags) validate() error {
 	case f.retryAfter < time.Second:
 		return fmt.Errorf("%sretry-after %s: it is at least 1s", flag, f.retryAfter)
 	}
-	return nil
+	return errors.Join(checkAddress(flag+"address", f.address), checkEach(flag+"client-name", f.clientNames),
+		checkFile(flag+"client-ca-file", f.clientCAFile), checkFile(flag+"tls-cert-file", f.certFile), checkFile(flag+"tls-private-key-file", f.keyFile))
 }
 
 // parts are one receiver. It ends by itself behind the requests in hand.
@@ -105,7 +106,7 @@ the audit log's files as well where an outage may be longer.`,
     --nats nats://nats:4222`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
-				if err := receive.validate(); err != nil {
+				if err := errors.Join(receive.validate(), where.wanted()); err != nil {
 					return nil, err
 				}
 				s, err := where.open(ctx, p)
