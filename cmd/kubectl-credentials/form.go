@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -171,12 +170,12 @@ func (f *form) netrc(answer v1alpha1.MintStatus) (string, error) {
 }
 
 func (f *form) uri(answer v1alpha1.MintStatus) string {
-	host := f.host
+	host := strings.ReplaceAll(f.host, "%", "%25") // before a zone
 	if strings.Contains(host, ":") {
-		host = "[" + strings.ReplaceAll(host, "%", "%25") + "]"
+		host = "[" + host + "]"
 	}
 	if f.port != 0 {
-		host = net.JoinHostPort(f.host, f.portText(""))
+		host += ":" + f.portText("")
 	}
 	path := ""
 	if f.database != "" {

@@ -254,6 +254,8 @@ func judgeNumber(number uint16, message string) outcome {
 	switch {
 	case slices.Contains(insideNumbers, number):
 		return outcome{letIn, ""}
+	case number == 3159: // the engine wants TLS
+		return outcome{hopeless, "the engine says: " + printable.Escape(message)}
 	case number == 1045:
 		return outcome{notYet, "the engine refuses the password: it has not applied it yet, or it is another one"}
 	default:
@@ -273,10 +275,14 @@ func isTLS(err error) bool {
 		strings.Contains(err.Error(), "server refused TLS connection") || strings.Contains(err.Error(), "tls error") || strings.Contains(err.Error(), "tls: ")
 }
 
-// innermost is what went wrong, without the ways it was reached. No driver puts a password in an error.
+// innermost is what went wrong, without the ways it was reached; of several attempts, the last. No driver puts a password
+// in an error.
 func innermost(err error) string {
 	for {
 		next := errors.Unwrap(err)
+		if several, ok := err.(interface{ Unwrap() []error }); ok && len(several.Unwrap()) > 0 {
+			next = several.Unwrap()[len(several.Unwrap())-1]
+		}
 		if next == nil {
 			return printable.Escape(err.Error())
 		}
