@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func (b Block) Accounts(ctx context.Context, app Application, webhooks Webhooks,
 	var refused []Refused
 	rivals := rivalsAmong(declared)
 	for _, d := range declared {
-		if reason := d.refusal(rivals(d), recorded); reason != "" {
+		if reason := d.refusal(rivals, recorded); reason != "" {
 			refused = append(refused, Refused{Account: d.Account, Platform: d.platform, Reason: fmt.Sprintf("the account %s: %s", quoted(d.Name), reason)})
 			continue
 		}
@@ -100,7 +101,18 @@ func (b Block) askAll(ctx context.Context, app Application, webhooks Webhooks) (
 	if problems = slices.DeleteFunc(problems, func(p error) bool { return p == nil }); len(problems) > 0 {
 		return nil, failures(problems)
 	}
-	return slices.Concat(found...), nil
+	all := slices.Concat(found...)
+	if len(all) > maxAccounts {
+		return nil, fmt.Errorf("%s.accounts: %w", root, tooMany(len(all)))
+	}
+	return all, nil
+}
+
+// maxAccounts is how many accounts the sources of a block may yield for one application: tenants choose its values.
+const maxAccounts = 4096
+
+func tooMany(count int) error {
+	return fmt.Errorf("%d accounts are declared, more than the %d that are allowed", count, maxAccounts)
 }
 
 // failures are errors in one line.
@@ -131,18 +143,37 @@ func (d *declaration) resolve(release string) {
 	}
 }
 
-// rivalsAmong finds those that share a declaration's segment or username, itself among them.
-func rivalsAmong(all []declaration) func(declaration) []declaration {
-	bySegment, byUsername := map[string][]declaration{}, map[string][]declaration{}
+// rivals are the declarations by what no two of them may share. One that cannot be served anyway is nobody's rival.
+type rivals struct{ bySegment, byUsername map[string][]declaration }
+
+func rivalsAmong(all []declaration) rivals {
+	r := rivals{bySegment: map[string][]declaration{}, byUsername: map[string][]declaration{}}
 	for _, d := range all {
-		bySegment[d.Segment] = append(bySegment[d.Segment], d)
-		byUsername[d.Username] = append(byUsername[d.Username], d)
+		if d.problem != "" && !d.platform {
+			continue
+		}
+		r.bySegment[d.Segment] = append(r.bySegment[d.Segment], d)
+		r.byUsername[d.Username] = append(r.byUsername[d.Username], d)
 	}
-	return func(d declaration) []declaration { return slices.Concat(bySegment[d.Segment], byUsername[d.Username]) }
+	return r
+}
+
+// of are a declaration's rivals, itself among them. There may be thousands, and each is asked for its own: nothing is
+// copied.
+func (r rivals) of(d declaration) iter.Seq[declaration] {
+	return func(yield func(declaration) bool) {
+		for _, some := range [][]declaration{r.bySegment[d.Segment], r.byUsername[d.Username]} {
+			for _, other := range some {
+				if !yield(other) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // refusal is why a declaration is not served beside its rivals, "" if it is.
-func (d declaration) refusal(rivals []declaration, recorded func(string) (string, bool)) string {
+func (d declaration) refusal(rivals rivals, recorded func(string) (string, bool)) string {
 	if d.platform {
 		return "it is the platform's own"
 	}
@@ -153,13 +184,12 @@ func (d declaration) refusal(rivals []declaration, recorded func(string) (string
 	if held && holder != d.Username {
 		return "the Secret of its name holds another username, which keeps it"
 	}
-	for _, other := range rivals {
+	for other := range rivals.of(d) {
 		sameSegment, sameUsername := other.Segment == d.Segment, other.Username == d.Username
 		switch {
 		case other == d || !sameSegment && !sameUsername:
 		case other.platform:
 			return "it meets the platform's own account " + quoted(other.Name)
-		case other.problem != "":
 		case sameSegment && !held && other.Name == d.Name:
 			return fmt.Sprintf("it is declared with two usernames, %s and %s", quoted(d.Username), quoted(other.Username))
 		case sameSegment && !held:

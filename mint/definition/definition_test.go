@@ -2,7 +2,9 @@ package definition_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -200,6 +202,50 @@ func TestTwoNewNamesThatMeetInOneSecretNameAreBothRefused(t *testing.T) {
 	assert.Equal(t, map[string]string{"pg-orders.app.account": "app"}, secrets)
 	assert.Contains(t, reasons["Bob.Smith"], `meets the account "bob-smith"`)
 	assert.Contains(t, reasons["bob-smith"], `meets the account "Bob.Smith"`)
+}
+
+func TestAnApplicationDeclaresABoundedNumberOfAccounts(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}, {kind: ValuesList, path: logins, nameField: name}]")
+	users, logins := map[string]any{}, []any{}
+	for i := range 4096 {
+		users[fmt.Sprintf("user%d", i)] = nil
+	}
+	f := func(want string) {
+		t.Helper()
+		accounts, _, err := b.Accounts(t.Context(), app("r", map[string]any{"users": users, "logins": logins}), nil, nothingRecorded)
+		if want == "" {
+			require.NoError(t, err)
+			assert.Len(t, accounts, 4096)
+			return
+		}
+		require.EqualError(t, err, want)
+	}
+	f("")
+	logins = append(logins, map[string]any{"name": "one-more"})
+	f("spec.credentials.accounts: 4097 accounts are declared, more than the 4096 that are allowed")
+	b = block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}]")
+	for i := range 200_000 {
+		users[fmt.Sprintf("a%s%d", strings.Repeat("_", i%7), i)] = nil
+	}
+	f("spec.credentials.accounts: 204096 accounts are declared, more than the 4096 that are allowed")
+}
+
+func TestThousandsOfNamesThatMeetInOneSecretNameCostNoMoreThanOthers(t *testing.T) {
+	b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}]")
+	meeting, apart := map[string]any{}, map[string]any{}
+	for i := range 4096 {
+		meeting["a"+strings.NewReplacer("0", ".", "1", "_").Replace(fmt.Sprintf("%012b", i))] = nil
+		apart[fmt.Sprintf("user%d", i)] = nil
+	}
+	allocated := func(users map[string]any) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := b.Accounts(t.Context(), app("r", map[string]any{"users": users}), nil, nothingRecorded)
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	assert.Less(t, allocated(meeting), 10*allocated(apart))
 }
 
 func TestTheRecordedUsernameKeepsItsSecretName(t *testing.T) {

@@ -31,8 +31,6 @@ const (
 	// makes an estimate possible. What it does not touch may be larger.
 	maxElements   = 1_000
 	maxCharacters = 1_000
-	// maxAccounts is how many accounts an expression or a webhook may yield.
-	maxAccounts = 4096
 )
 
 // variable is what an expression calls the values.
@@ -128,7 +126,7 @@ func evaluate(ctx context.Context, text string, values map[string]any) ([]declar
 	}
 	count := int64(list.Size().(types.Int))
 	if count > maxAccounts {
-		return nil, tooMany(count)
+		return nil, tooMany(int(count))
 	}
 	found := make([]declaration, 0, count)
 	for i := range count {
@@ -139,10 +137,6 @@ func evaluate(ctx context.Context, text string, values map[string]any) ([]declar
 		found = append(found, d)
 	}
 	return found, nil
-}
-
-func tooMany(count int64) error {
-	return fmt.Errorf("it yields %d accounts, more than the %d that are allowed", count, maxAccounts)
 }
 
 // yielded is one element of an expression's result.

@@ -133,7 +133,7 @@ func TestWhatAnExpressionMayCostAndYieldIsBounded(t *testing.T) {
 	f("spec.a.map(x, spec.a.map(y, {'name': x}))[0]", map[string]any{"a": elements(1000)}, "the expression costs more than the 1000000 that are allowed")
 	f("lists.range(spec.n).map(i, {'name': 'u' + string(i)})", map[string]any{"n": int64(1_000_000_000)}, "the expression cannot be evaluated for these values")
 	sum := strings.TrimSuffix(strings.Repeat("spec.a.map(x, {'name': x}) + ", 5), " + ")
-	f(sum, map[string]any{"a": elements(1000)}, "it yields 5000 accounts, more than the 4096 that are allowed")
+	f(sum, map[string]any{"a": elements(1000)}, "5000 accounts are declared, more than the 4096 that are allowed")
 }
 
 func TestAnExpressionStopsWithItsContext(t *testing.T) {

@@ -134,7 +134,7 @@ func (s Source) ask(ctx context.Context, app Application, webhooks Webhooks) ([]
 		return nil, &WebhookError{err}
 	}
 	if len(answer) > maxAccounts {
-		return nil, &WebhookError{tooMany(int64(len(answer)))}
+		return nil, &WebhookError{tooMany(len(answer))}
 	}
 	found := make([]declaration, 0, len(answer))
 	for i, account := range answer {

@@ -162,7 +162,7 @@ func TestAWebhookThatFailsOrAnswersNonsenseFailsTheSource(t *testing.T) {
 	f(answer(nil, errors.New("the webhook did not answer in time")), "the webhook did not answer in time")
 	f(answer([]webhook.Account{{Name: "a"}, {Username: "b"}}, nil), "element 1 of the webhook's accounts has no name")
 	f(answer([]webhook.Account{{Name: "a", Owner: "me"}}, nil), `element 0 of the webhook's accounts has an owner other than "platform"`)
-	f(answer(make([]webhook.Account, 4097), nil), "it yields 4097 accounts, more than the 4096 that are allowed")
+	f(answer(make([]webhook.Account, 4097), nil), "4097 accounts are declared, more than the 4096 that are allowed")
 }
 
 func TestSeveralWebhooksAreAskedAtOnce(t *testing.T) {
