@@ -385,6 +385,29 @@ func TestALineOfOthersThatCannotBeReadIsNoGap(t *testing.T) {
 	require.Empty(t, b.recorder.recorded())
 }
 
+func TestAClientThatSendsATimeMovesNoEndOfAGap(t *testing.T) {
+	f := func(sent string) {
+		t.Helper()
+		b := newBench(t)
+		withBody := func(when time.Time, id string) string {
+			return strings.Replace(at(when, mintLine(id)), `"requestReceivedTimestamp"`,
+				`"requestObject":{"stageTimestamp":"`+sent+`"},"requestReceivedTimestamp"`, 1)
+		}
+		b.append(withBody(minute(1), "a"))
+		b.start()
+		b.arrive("a")
+		b.halt()
+		b.append(at(minute(2), mintLine("lost")))
+		require.NoError(t, os.Remove(b.rotate()))
+		b.append(withBody(minute(3), "b"))
+		b.start()
+		b.arrive("a", "b")
+		b.gap("gone", before(minute(1)), after(minute(3)), 0)
+	}
+	f("9000-01-01T00:00:00Z")
+	f("1980-01-01T00:00:00Z")
+}
+
 func TestASpoiltLogIsFewGaps(t *testing.T) {
 	b := newBench(t)
 	var text strings.Builder

@@ -156,21 +156,18 @@ func (f *follower) settleLoss(ctx context.Context) error {
 	return nil
 }
 
-// stageField is where a line says when it was written. It cannot stand inside a JSON string.
+// stageField is where a line says when it was written. It cannot stand inside a JSON string, but before the line's own
+// one may stand in a body that a client sent: the last of a line is its own.
 var stageField = []byte(`"stageTimestamp":"`)
 
 // firstTime is that of the first line in b that tells one; zero if none does.
 func firstTime(b []byte) time.Time {
-	for {
-		at := bytes.Index(b, stageField)
-		if at < 0 {
-			return time.Time{}
-		}
-		b = b[at+len(stageField):]
-		if t := timeAt(b); !t.IsZero() {
+	for line := range bytes.Lines(b) {
+		if t := lastTime(line); !t.IsZero() {
 			return t
 		}
 	}
+	return time.Time{}
 }
 
 // lastTime is that of the last line in b that tells one; zero if none does.
@@ -183,7 +180,7 @@ func lastTime(b []byte) time.Time {
 		if t := timeAt(b[at+len(stageField):]); !t.IsZero() {
 			return t
 		}
-		b = b[:at]
+		b = b[:bytes.LastIndexByte(b[:at], '\n')+1]
 	}
 }
 
