@@ -408,6 +408,39 @@ func TestAClientThatSendsATimeMovesNoEndOfAGap(t *testing.T) {
 	f("1980-01-01T00:00:00Z")
 }
 
+func TestADeviceThatHasAnotherNumberAfterARebootIsNoGap(t *testing.T) {
+	b := newBench(t)
+	b.append(at(minute(1), mintLine("a")))
+	b.append(lines(ids("e", 0, 3000))...) // more than a chunk
+	b.rotate()
+	b.append(at(minute(2), mintLine("b")))
+	b.rotate()
+	b.append(at(minute(3), mintLine("c")))
+	tailer, err := New(b.options)
+	require.NoError(t, err)
+	f := tailer.followers[0]
+	for range 2 { // opens the first file, and reads a chunk of it
+		_, err = f.step(t.Context())
+		require.NoError(t, err)
+	}
+	f.save()
+	require.NoError(t, tailer.checkpoints.save())
+	f.close()
+	saved, err := os.ReadFile(b.options.Checkpoint)
+	require.NoError(t, err)
+	if f.coming[0].ID.Born == 0 {
+		t.Fatal("the temporary directory is on a file system that does not tell when a file was made: set TMPDIR to another")
+	}
+	device := fmt.Sprintf(`"device":%d,`, f.coming[0].ID.Device)
+	require.Equal(t, 3, strings.Count(string(saved), device))
+	require.NoError(t, os.WriteFile(b.options.Checkpoint, []byte(strings.ReplaceAll(string(saved), device, `"device":4711,`)), 0o600))
+	b.stepOn(b.step())
+	got := b.recorder.ids()
+	require.Equal(t, []string{"b", "c"}, got[len(got)-2:])
+	require.Len(t, got, 3003)
+	require.Empty(t, b.recorder.recorded())
+}
+
 func TestASpoiltLogIsFewGaps(t *testing.T) {
 	b := newBench(t)
 	var text strings.Builder

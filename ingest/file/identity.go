@@ -7,7 +7,7 @@ import (
 
 // A fileID is what a file keeps when it is renamed. When it is deleted another file may get all of it but Born.
 type fileID struct {
-	Device uint64 `json:"device"`
+	Device uint64 `json:"device"` // which may be another after a reboot
 	Inode  uint64 `json:"inode"`
 	Born   int64  `json:"born,omitempty"` // in nanoseconds since 1970; 0 where the file system does not tell
 }
@@ -23,7 +23,7 @@ func identify(path string, info fs.FileInfo) fileID {
 
 // sameInode reports whether it is the same file, where one of them is held open or has kept its name.
 func (id fileID) sameInode(other fileID) bool {
-	return id.Device == other.Device && id.Inode == other.Inode
+	return id.Inode == other.Inode && (id.Device == other.Device || id.Born != 0 && id.Born == other.Born)
 }
 
 // maybe reports whether nothing speaks against its being the same file.
@@ -32,4 +32,6 @@ func (id fileID) maybe(other fileID) bool {
 }
 
 // certainly reports whether it is the same file, whatever has been deleted.
-func (id fileID) certainly(other fileID) bool { return id == other && id.Born != 0 }
+func (id fileID) certainly(other fileID) bool {
+	return id.Inode == other.Inode && id.Born == other.Born && id.Born != 0
+}
