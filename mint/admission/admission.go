@@ -96,7 +96,7 @@ func (c *Check) await(ctx context.Context, policy string) error {
 	var openSince time.Time
 	told := false
 	for {
-		err := c.try(ctx, policy)
+		err := c.Try(ctx, policy)
 		switch {
 		case err == nil:
 			c.found(policy, true)
@@ -138,7 +138,7 @@ func (c *Check) Run(ctx context.Context) error {
 // Look asks once for each policy, and tells log and metric.
 func (c *Check) Look(ctx context.Context) {
 	for _, policy := range c.Policies {
-		err := c.try(ctx, policy)
+		err := c.Try(ctx, policy)
 		switch {
 		case err == nil:
 			c.found(policy, true)
@@ -161,9 +161,9 @@ func (c *Check) found(policy string, inForce bool) {
 	c.inForce.WithLabelValues(policy).Set(value)
 }
 
-// try returns nil if the policy denied, ErrOpen if what it must deny came through or got stuck before it, another error
+// Try asks once: nil if the policy denied, ErrOpen if what it must deny came through or got stuck before it, another error
 // if that is not known.
-func (c *Check) try(ctx context.Context, policy string) error {
+func (c *Check) Try(ctx context.Context, policy string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := c.change(ctx, policy)

@@ -108,6 +108,17 @@ func readTrust(published map[string]string) (*trust, error) {
 	return t, nil
 }
 
+// FrontProxy reads what kube-apiserver publishes about its front proxy, the data of the configmap
+// extension-apiserver-authentication in kube-system. Its error says why the mint server lets nobody in, and what to set.
+func FrontProxy(published map[string]string) (authorities []*x509.Certificate, names []string, err error) {
+	t, err := readTrust(published)
+	if err != nil {
+		return nil, nil, err
+	}
+	authorities, err = cert.ParseCertsPEM(t.bundle)
+	return authorities, t.names, err
+}
+
 // checkApart fails if an authority that signs users' certificates is one of the front proxy's, or is signed by one.
 func checkApart(frontProxy []*x509.Certificate, clientBundle string) error {
 	if clientBundle == "" {
