@@ -28,7 +28,7 @@ type situation struct {
 // A record is what is remembered of an application, so that nothing that ran before is ever seeded.
 type record struct {
 	sight time.Time // the first sight of the kind's block under which it was recorded; zero: never recorded
-	found []string  // the names of the accounts that ran before that, or whose password is kept elsewhere; sorted
+	found []string  // the logins that ran before that, or whose password is kept elsewhere; sorted
 
 	values valuesRecord
 }
@@ -67,9 +67,10 @@ func decide(ctx context.Context, s situation, webhooks definition.Webhooks) plan
 	for _, a := range accounts {
 		p.place(s, a, secrets[a.Segment])
 	}
+	declared := declarationsOf(accounts, refused)
 	for _, segment := range slices.Sorted(maps.Keys(secrets)) {
 		secret := secrets[segment]
-		if account.Owned(secret, s.release) && secret.DeletionTimestamp == nil && !declared(segment, usernameOf(secret), accounts, refused) {
+		if account.Owned(secret, s.release) && secret.DeletionTimestamp == nil && !declared.standBehind(segment, usernameOf(secret)) {
 			p.remove = append(p.remove, secret)
 		}
 	}
@@ -80,7 +81,7 @@ func decide(ctx context.Context, s situation, webhooks definition.Webhooks) plan
 func (p *plan) place(s situation, a definition.Account, secret *corev1.Secret) {
 	switch {
 	case secret == nil:
-		if !slices.Contains(p.record.found, a.Name) {
+		if !slices.Contains(p.record.found, a.Username) {
 			p.seed = append(p.seed, a)
 		}
 	case secret.DeletionTimestamp != nil || ofEarlierApplication(secret, s.release):
@@ -97,7 +98,7 @@ func (p *plan) spare(held func(name string) bool) {
 	var seed []definition.Account
 	for _, a := range p.seed {
 		if held(a.Name) || held(a.Username) {
-			p.record.found = append(p.record.found, a.Name)
+			p.record.found = append(p.record.found, a.Username)
 			continue
 		}
 		seed = append(seed, a)
@@ -117,8 +118,8 @@ func (p *plan) secretNames() []string {
 }
 
 // newRecord is the application's record under the present first sight of its kind's block. An application that is older
-// than that, or came out of a backup, and was not recorded since, has all its accounts found: whoever uses them has a
-// password already.
+// than that, or came out of a backup, and was not recorded since, has all its logins found: whoever uses them has a
+// password already, whatever name the account is given later.
 func (s situation) newRecord(accounts []definition.Account, refused []definition.Refused) record {
 	if s.record.sight.Equal(s.sight) {
 		return s.record
@@ -126,11 +127,11 @@ func (s situation) newRecord(accounts []definition.Account, refused []definition
 	found := slices.Clone(s.record.found)
 	if s.release.Restored || !s.release.CreationTimestamp.After(s.sight.Add(tie)) {
 		for _, a := range accounts {
-			found = append(found, a.Name)
+			found = append(found, a.Username)
 		}
 		for _, r := range refused {
 			if !r.Platform {
-				found = append(found, r.Name)
+				found = append(found, r.Username)
 			}
 		}
 	}
@@ -163,23 +164,42 @@ func usernameOf(secret *corev1.Secret) string {
 	return string(secret.Data[corev1.BasicAuthUsernameKey])
 }
 
-// declared reports whether some declaration stands behind a Secret. A Secret with a username that does not make its name
-// has been tampered with, and stays as long as anybody declares its name; one of the platform's names stays too.
-func declared(segment, username string, accounts []definition.Account, refused []definition.Refused) bool {
-	for _, r := range refused {
-		if r.Segment == segment && r.Platform {
-			return true
+// declarations are what stands behind account Secrets, by the account's part in their names.
+type declarations map[string]*usernames
+
+type usernames struct {
+	all      map[string]bool
+	platform bool // the name is the platform's own
+}
+
+func declarationsOf(accounts []definition.Account, refused []definition.Refused) declarations {
+	d := declarations{}
+	add := func(a definition.Account, platform bool) {
+		of := d[a.Segment]
+		if of == nil {
+			of = &usernames{all: map[string]bool{}}
+			d[a.Segment] = of
 		}
-		accounts = append(slices.Clip(accounts), r.Account)
+		of.all[a.Username], of.platform = true, of.platform || platform
+	}
+	for _, a := range accounts {
+		add(a, false)
+	}
+	for _, r := range refused {
+		add(r.Account, r.Platform)
+	}
+	return d
+}
+
+// standBehind reports whether some declaration stands behind a Secret. A Secret with a username that does not make its
+// name has been tampered with, and stays as long as anybody declares its name; one of the platform's names stays too.
+func (d declarations) standBehind(segment, username string) bool {
+	of := d[segment]
+	if of == nil || of.platform || of.all[username] {
+		return of != nil
 	}
 	own, err := definition.Segment(username)
-	tampered := err != nil || own != segment
-	for _, a := range accounts {
-		if a.Segment == segment && (a.Username == username || tampered) {
-			return true
-		}
-	}
-	return false
+	return err != nil || own != segment
 }
 
 // ofEarlierApplication reports whether an account Secret or a Role belongs to an application of this name that is no more.

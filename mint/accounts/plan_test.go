@@ -1,7 +1,9 @@
 package accounts
 
 import (
+	"fmt"
 	"math/rand"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/quick"
@@ -143,6 +145,43 @@ func TestARefusedAccountOfAnOlderApplicationIsFoundToo(t *testing.T) {
 
 	p = decide(t.Context(), application(-time.Hour, "bob-smith").recorded("Bob.Smith", "bob-smith"), nil)
 	assert.Empty(t, p.seed, "when one of the two has gone")
+}
+
+func TestALoginThatRanBeforeIsNotSeededUnderAnotherName(t *testing.T) {
+	s := application(-time.Hour, "app")
+	s.record = decide(t.Context(), s, nil).record
+	f := func(name string) {
+		t.Helper()
+		s.block.Sources = []definition.Source{{Kind: definition.Static, Name: name, Username: "app"}}
+		assert.Empty(t, decide(t.Context(), s, nil).seed, name)
+	}
+	f("App")
+	f("main")
+
+	p := decide(t.Context(), s.recorded(), nil)
+	require.Equal(t, []string{"main"}, seeded(p))
+	p.spare(func(name string) bool { return name == "main" })
+	assert.Equal(t, []string{"app"}, p.record.found)
+}
+
+func TestThousandsOfRefusedNamesCostNoMoreThanOthers(t *testing.T) {
+	allocated := func(name string) uint64 {
+		s := application(time.Hour).recorded()
+		users := map[string]any{}
+		for i := range 1000 {
+			served := fmt.Sprintf("user%d", i)
+			users[served], users[fmt.Sprintf(name, i)] = nil, nil
+			s = s.withSecret(served)
+		}
+		s.release.Values = map[string]any{"users": users}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		p := decide(t.Context(), s, nil)
+		runtime.ReadMemStats(&after)
+		assert.Empty(t, p.remove)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	assert.Less(t, allocated("no login %d"), 5*allocated("other%d"))
 }
 
 func TestWhatIsInStepIsLeftAlone(t *testing.T) {
