@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,8 +15,8 @@ import (
 	"github.com/mintlog/mintlog/store/event"
 )
 
-// A Message is one delivery of an event to a consumer. It comes again unless it is acknowledged within a minute. It holds
-// the event and no more: what the server sent, which is several times as long as what most readers keep of it, goes.
+// A Message is one delivery of an event to a consumer. It comes again unless it is acknowledged in time: for the
+// projector within half a minute, for the archiver within a minute. It holds the event and no more: what the server sent, which is several times as long as what most readers keep of it, goes.
 type Message struct {
 	Event     event.Event
 	Delivered uint64    // times this message was handed out, this one included
@@ -37,7 +38,7 @@ func (m *Message) NakWithDelay(delay time.Duration) error {
 	return m.answer(fmt.Sprintf(`-NAK {"delay": %d}`, delay.Nanoseconds()))
 }
 
-// InProgress asks for another minute.
+// InProgress asks for as much time again.
 func (m *Message) InProgress() error { return m.answer("+WPI") }
 
 // Term sets the event aside: this consumer does not get it again. The reason goes to the server's advisories.
@@ -55,7 +56,7 @@ const (
 	// pullWait is how long one request for messages lasts. A request that was lost, with its connection or in a server,
 	// holds up its consumer so long and a second more.
 	pullWait   = 2 * time.Second
-	maxBackoff = 5 * time.Second
+	maxBackoff = time.Second
 	// returnDelay is when a message comes again that arrived after its reader had gone.
 	returnDelay = 300 * time.Millisecond
 )
@@ -111,6 +112,7 @@ func (s *Stream) pull(ctx context.Context, consumer Consumer, limit int, wait ti
 		case raw, ok := <-arriving:
 			if !ok {
 				if err := batch.Error(); err != nil {
+					s.doubt(consumer)
 					return fmt.Errorf("receive from %s: %w", consumer, err)
 				}
 				return nil
@@ -126,7 +128,7 @@ func (s *Stream) pull(ctx context.Context, consumer Consumer, limit int, wait ti
 }
 
 // giveBack returns in the background what a request still brings after its reader has gone; without that it would come
-// again in a minute. Close waits for it, but for an embedded server, which is made to deliver again when it is opened.
+// again much later. Close waits for it, but for an embedded server, which is made to deliver again when it is opened.
 func (s *Stream) giveBack(arriving <-chan jetstream.Msg) {
 	leave, err := s.enter()
 	if err != nil {
@@ -154,20 +156,63 @@ func (s *Stream) request(ctx context.Context, consumer Consumer, limit int, wait
 	if !ok {
 		return nil, fmt.Errorf("no such consumer: %s", consumer)
 	}
-	c, err := s.js.Consumer(ctx, streamNames[of], string(consumer))
-	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err = s.ensure(ctx); err == nil {
-			c, err = s.js.Consumer(ctx, streamNames[of], string(consumer))
-		}
-	}
+	h, err := s.handle(ctx, of, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("look up consumer %s: %w", consumer, err)
 	}
-	batch, err := c.Fetch(limit, jetstream.FetchMaxWait(wait))
+	batch, err := h.Fetch(limit, jetstream.FetchMaxWait(wait))
 	if err != nil {
+		s.doubt(consumer)
 		return nil, fmt.Errorf("ask %s for messages: %w", consumer, err)
 	}
 	return batch, nil
+}
+
+// A handle is a consumer as it was looked up last.
+type handle struct {
+	jetstream.Consumer
+	doubtful atomic.Bool // something went wrong since
+}
+
+// doubt has a consumer looked up before it is asked again.
+func (s *Stream) doubt(consumer Consumer) {
+	if h, ok := s.consumers.Load(consumer); ok {
+		h.(*handle).doubtful.Store(true)
+	}
+}
+
+// handle is the consumer, which is created again if it is gone. While a cluster elects a leader nobody answers for it: it
+// is then taken to be there, for a request to it is refused at once until there is a leader, and served as soon as there
+// is.
+func (s *Stream) handle(ctx context.Context, of kind, consumer Consumer) (*handle, error) {
+	var known *handle
+	if h, ok := s.consumers.Load(consumer); ok {
+		if known = h.(*handle); !known.doubtful.Load() {
+			return known, nil
+		}
+	}
+	found, err := s.look(ctx, of, consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err = s.ensure(ctx); err == nil {
+			found, err = s.look(ctx, of, consumer)
+		}
+	}
+	if known != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return known, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &handle{Consumer: found}
+	s.consumers.Store(consumer, h)
+	return h, nil
+}
+
+// look looks a consumer up.
+func (s *Stream) look(ctx context.Context, of kind, consumer Consumer) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	return s.js.Consumer(ctx, streamNames[of], string(consumer))
 }
 
 // decode sets aside what is no event. Its contents are not logged: whoever can publish could choose them.

@@ -51,6 +51,14 @@ const (
 	ArchiverAttempts Consumer = "archiver-attempts"
 )
 
+var ackWaits = map[Consumer]time.Duration{
+	ProjectorEvents:  projectorAckWait,
+	ProjectorIntents: projectorAckWait,
+	ArchiverEvents:   archiverAckWait,
+	ArchiverIntents:  archiverAckWait,
+	ArchiverAttempts: archiverAckWait,
+}
+
 var consumerKinds = map[Consumer]kind{
 	ProjectorEvents:  events,
 	ArchiverEvents:   events,
@@ -70,11 +78,22 @@ const (
 	maxPayload      = 1 << 20 // of an embedded server's messages
 	intentsAge      = time.Hour
 	duplicateWindow = 10 * time.Minute
-	ackWait         = time.Minute
 	maxAckPending   = 20_000
 )
 
-const requestTimeout = 10 * time.Second
+// How long a consumer waits for an acknowledgement before it hands an event out again. An acknowledgement that a server
+// took with it when it died, or an event that went to a connection that was gone, costs as much. The projector asks for
+// more time every 20 s; the archiver holds an event until it has read it back.
+const (
+	projectorAckWait = 30 * time.Second
+	archiverAckWait  = time.Minute
+)
+
+const (
+	requestTimeout = 10 * time.Second
+	// lookupTimeout is for what is asked again if nobody answers, as while a cluster elects a leader.
+	lookupTimeout = time.Second
+)
 
 // checkInterval is how often streams and consumers are looked after.
 const checkInterval = 15 * time.Second
@@ -113,6 +132,8 @@ type Stream struct {
 	lookup  sync.Mutex // one ensure at a time
 
 	evidence, gaps bucket
+
+	consumers sync.Map // Consumer → *handle
 
 	readyOn atomic.Uint64 // the connection, counted from 1, on which ready found everything
 
@@ -294,7 +315,9 @@ func (s *Stream) streamConfigs() []jetstream.StreamConfig {
 
 func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) error {
 	if s.created {
-		_, err := s.js.Stream(ctx, c.Name)
+		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+		_, err := s.js.Stream(lookup, c.Name)
+		cancel()
 		if err == nil {
 			return nil
 		}
@@ -312,7 +335,7 @@ func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) err
 func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 	name := streamNames[consumerKinds[consumer]]
 	if s.created {
-		_, err := s.js.Consumer(ctx, name, string(consumer))
+		_, err := s.look(ctx, consumerKinds[consumer], consumer)
 		if err == nil {
 			return nil
 		}
@@ -325,7 +348,7 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 		Durable:       string(consumer),
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       ackWait,
+		AckWait:       ackWaits[consumer],
 		MaxDeliver:    -1,
 		MaxAckPending: maxAckPending,
 	})
@@ -341,7 +364,7 @@ func (s *Stream) lost(object string) {
 }
 
 // redeliver takes back what an earlier process was handed and did not acknowledge: nobody else reads an embedded
-// server's consumers, so nothing needs to wait for ackWait to pass.
+// server's consumers, so nothing needs to wait for an acknowledgement.
 func (s *Stream) redeliver(ctx context.Context) error {
 	for consumer := range consumerKinds {
 		if err := s.reset(ctx, consumer); err != nil {
