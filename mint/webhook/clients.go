@@ -172,13 +172,23 @@ func newClient(to Config, dial func(context.Context, string, string) (net.Conn, 
 	return &client{http: &http.Client{
 		Transport: &http.Transport{
 			// Proxy is nobody: the environment has no say in where passwords go.
-			DialContext: dial, TLSClientConfig: config, ForceAttemptHTTP2: true,
+			DialContext: within(to.Timeout, dial), TLSHandshakeTimeout: to.Timeout, TLSClientConfig: config, ForceAttemptHTTP2: true,
 			HTTP2:              &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
 			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 			MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: maxConnections, IdleConnTimeout: idle,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
+}
+
+// within dials for no longer than a time. net/http goes on dialling for a question that was given up, and what hangs there
+// takes the place of a connection.
+func within(timeout time.Duration, dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return dial(ctx, network, address)
+	}
 }
 
 type metrics struct {

@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -264,6 +265,41 @@ func TestAWebhookThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 		require.EqualError(t, err, "the webhook did not answer in time", "the caller's deadline counts as well")
 		assert.Less(t, time.Since(began), 9*time.Second)
 	}
+}
+
+func TestAConnectionThatHangsIsGivenUpWithItsQuestion(t *testing.T) {
+	to := webhook.Config{URL: "https://webhook.example/ask", Timeout: 100 * time.Millisecond}
+	f := func(dial func(context.Context) (net.Conn, error)) {
+		t.Helper()
+		c := webhook.New(webhook.Options{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }})
+		_, err := format(c, to)
+		require.EqualError(t, err, "the webhook did not answer in time")
+	}
+	ended := make(chan error, 1)
+	within := func() error {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(10 * time.Second):
+			return nil
+		}
+	}
+	f(func(ctx context.Context) (net.Conn, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	require.Error(t, within(), "nobody answers the dialling")
+
+	f(func(context.Context) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		go func() {
+			_, err := io.Copy(io.Discard, theirs) // and no word of TLS in return
+			ended <- errors.Join(err, io.EOF)
+		}()
+		return ours, nil
+	})
+	require.Error(t, within(), "nobody shakes hands")
 }
 
 // certificate is one for a DNS name, signed by itself.
