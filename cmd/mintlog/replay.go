@@ -27,6 +27,7 @@ type replayFlags struct {
 	since, until moment
 	namespace    string
 	silence      time.Duration
+	cluster      string
 }
 
 func replayCommand() *cobra.Command {
@@ -44,9 +45,10 @@ history.
 It closes each gap within its range in which another pipeline's events show that the
 log was written down there, from just before the gap until just after it, and never
 silent for longer than --silence. What mintlog itself archived proves nothing of what
-its ingest has missed. Where several kube-apiservers write one archive, nobody can tell
-from it on whose machine that pipeline was up. Of each open gap it says what became of
-it, and why.
+its ingest has missed. Where several clusters write one archive, say with --cluster
+which is this one; where several kube-apiservers of it do, nobody can tell from the
+archive on whose machine that pipeline was up. Of each open gap it says what became of
+it, and why. No gap is closed where rows that look like events of ours cannot be read.
 
 While the stream is full it waits for it to be read; with an embedded stream (--state),
 mintlog all must be stopped meanwhile, and nobody reads it: it then ends, and says how
@@ -66,6 +68,7 @@ to continue. Exit status 1: not everything in the range was replayed.`,
 	flags.Var(&f.until, "until", "end there, in the same words; default: now")
 	flags.StringVar(&f.namespace, "of-namespace", "", "only events of this namespace; no gap is closed then")
 	flags.DurationVar(&f.silence, "silence", time.Minute, "for how long another pipeline may have nothing within a gap that is closed; longer where little is logged")
+	flags.StringVar(&f.cluster, "cluster", "", "what other pipelines call this cluster in their field cluster; needed where their rows are of several")
 	return noArguments(c)
 }
 
@@ -104,7 +107,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer, now func
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 
-	r := &replay{archive: archived, stream: s, query: q, silence: f.silence, embedded: f.where.url == "", out: out, now: now}
+	r := &replay{archive: archived, stream: s, query: q, silence: f.silence, cluster: f.cluster, embedded: f.where.url == "", out: out, now: now}
 	telling := r.tell(progress)
 	defer telling()
 	return r.run(ctx)
@@ -116,6 +119,7 @@ type replay struct {
 	stream   *stream.Stream
 	query    archive.Query
 	silence  time.Duration
+	cluster  string
 	embedded bool // nobody reads the stream meanwhile
 	out      io.Writer
 	now      func() time.Time
@@ -147,6 +151,9 @@ func (r *replay) run(ctx context.Context) error {
 	}
 	if r.tooLarge > 0 {
 		return fmt.Errorf("%d events are larger than the stream takes and were left out; no gap is closed", r.tooLarge)
+	}
+	if done.Unreadable > 0 {
+		return fmt.Errorf("%d rows of the archive look like events of ours and cannot be read; no gap is closed", done.Unreadable)
 	}
 	return r.closeGaps(ctx, verdicts)
 }
@@ -238,12 +245,16 @@ func (r *replay) judgeOne(ctx context.Context, g gap.Gap) (verdict, error) {
 		return verdict{gap: g, reason: fmt.Sprintf("the range does not cover it: that takes --since %s and an --until after %s",
 			from.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339))}, nil
 	}
-	w, err := r.archive.Witness(ctx, g.From, g.End(), r.silence)
+	w, err := r.archive.Witness(ctx, g.From, g.End(), r.silence, r.cluster)
 	if err != nil {
 		return verdict{}, err
 	}
 	v := verdict{gap: g, rows: w.Rows}
 	switch {
+	case len(w.Clusters) > 1:
+		v.reason = fmt.Sprintf("other pipelines' events there are of the clusters %q: say with --cluster which is this one", w.Clusters)
+	case w.Rows == 0 && r.cluster != "":
+		v.reason = fmt.Sprintf("the archive has no other pipeline's events of the cluster %q there", r.cluster)
 	case w.Rows == 0:
 		v.reason = "the archive has no other pipeline's events there, and what mintlog archived proves nothing"
 	case !w.Complete():

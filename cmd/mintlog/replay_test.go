@@ -184,6 +184,53 @@ func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) 
 	assert.NotContains(t, listed, "closedAt")
 }
 
+func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *testing.T) {
+	t.Setenv("MINTLOG_VICTORIALOGS", startVictoriaLogs(t))
+	nats := startNATS(t)
+	s := openTestStream(t, stream.Options{URL: nats})
+	defer s.Close()
+	require.NoError(t, s.RecordGap(t.Context(), lost(10*time.Minute, 20*time.Minute)))
+	var records []map[string]any
+	for minute := range 40 {
+		record := theirs(time.Duration(minute)*time.Minute, "get", "configmaps", "", "x")
+		if minute%2 > 0 {
+			record["cluster"] = "other\x1b[2J"
+		}
+		records = append(records, record)
+	}
+	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
+	replay := func(more ...string) (string, error) {
+		return output(t, append([]string{"replay", "--nats=" + nats, "--stream-max-bytes=67108864", "--evidence-max-bytes=67108864",
+			"--since=" + at(0), "--until=" + at(45*time.Minute), "--silence=2m"}, more...)...)
+	}
+	said, err := replay()
+	require.NoError(t, err)
+	assert.Contains(t, said, `: other pipelines' events there are of the clusters ["other\x1b[2J" "root"]: say with --cluster which is this one`)
+	said, err = replay("--cluster=third")
+	require.NoError(t, err)
+	assert.Contains(t, said, `: the archive has no other pipeline's events of the cluster "third" there`)
+	said, err = replay("--cluster=root", "--silence=1m")
+	require.NoError(t, err)
+	assert.Contains(t, said, ": other pipelines have nothing from ")
+
+	timeless := theirs(12*time.Minute, "create", "credentials", "mint", "postgres-orders.app")
+	delete(timeless, "stageTimestamp")
+	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), timeless)
+	_, err = replay("--cluster=root")
+	require.EqualError(t, err, "1 rows of the archive look like events of ours and cannot be read; no gap is closed")
+	gaps, err := s.Gaps(t.Context())
+	require.NoError(t, err)
+	require.Len(t, gaps, 1)
+	assert.True(t, gaps[0].Open())
+
+	// Without that row.
+	t.Setenv("MINTLOG_VICTORIALOGS", startVictoriaLogs(t))
+	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
+	said, err = replay("--cluster=root")
+	require.NoError(t, err)
+	assert.Contains(t, said, "closed the gap of file:audit.log")
+}
+
 func TestAReplayWaitsForAFullStreamThatIsReadAndSaysHowToContinueWhereNobodyReadsIt(t *testing.T) {
 	url := startVictoriaLogs(t)
 	t.Setenv("MINTLOG_VICTORIALOGS", url)

@@ -128,12 +128,13 @@ func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error)
 // It asks for page after page, each read before its events are handled: a handler may take its time, and VictoriaLogs
 // ends what takes longer than 30 s.
 func (a *Archive) Query(ctx context.Context, q Query, handle func(event.Event) error) error {
-	return a.query(ctx, q, 1, handle)
+	return a.query(ctx, q, 1, handle, func() {})
 }
 
-// query asks for each page so many times.
-func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(event.Event) error) error {
-	found := &results{query: q, handle: handle}
+// query asks for each page so many times, and tells of each row that is what was asked for and cannot be read; of one
+// that stands on the edge of two pages it may do so twice.
+func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(event.Event) error, unreadable func()) error {
+	found := &results{query: q, handle: handle, unreadable: unreadable}
 	size := cmp.Or(q.page, pageSize)
 	for {
 		page, err := a.patiently(ctx, q, size, tries)
@@ -181,17 +182,22 @@ var errEnough = errors.New("enough")
 
 // results passes events on, each once, until the query's limit.
 type results struct {
-	query  Query
-	handle func(event.Event) error
-	count  int
-	at     time.Time           // of the events seen last
-	seen   map[string]struct{} // identities of the events of that time: equal events are filed under equal times
+	query      Query
+	handle     func(event.Event) error
+	unreadable func()
+	count      int
+	at         time.Time           // of the events seen last
+	seen       map[string]struct{} // identities of the events of that time: equal events are filed under equal times
 }
 
 func (f *results) take(r row) error {
 	e, err := fromRow(r)
-	if err != nil || !f.query.matches(&e) {
-		return nil // another pipeline's row, which a request or write of ours never looks like
+	if err != nil {
+		f.unreadable()
+		return nil
+	}
+	if !f.query.matches(&e) {
+		return nil // a read of a Secret, and what else the filter lets through
 	}
 	if t := rowTime(&e); f.seen == nil || !t.Equal(f.at) {
 		f.at, f.seen = t, map[string]struct{}{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,6 +22,8 @@ type Replayed struct {
 	Published int
 	// Refused are refused attempts and dry runs: they change no history, and the archive has them, so they are left.
 	Refused int
+	// Unreadable is about how many rows look like requests or writes of ours and give no event.
+	Unreadable int
 	// Reached is the time of reception from which on, to the end of what was asked for, all is published: whoever
 	// continues asks for what is before a microsecond later. Zero: nothing is.
 	Reached time.Time
@@ -57,7 +60,7 @@ func (a *Archive) ReplayInto(ctx context.Context, q Query, publish func(context.
 			return nil
 		}
 		return flush()
-	})
+	}, func() { done.Unreadable++ })
 	if err != nil {
 		return done, err
 	}
@@ -80,7 +83,8 @@ func (a *Archive) patiently(ctx context.Context, q Query, size, tries int) ([]ro
 // A Witness is what pipelines other than ours wrote of an audit log within a stretch of time. What our own archiver
 // wrote came from our own ingest, and proves nothing of what that has missed.
 type Witness struct {
-	Rows int // in the stretch and just around it
+	Rows     int      // in the stretch and just around it
+	Clusters []string // that they say they are of, sorted
 	// Silence is the first time in which they wrote nothing for longer than was allowed, zero if there is none: whether
 	// they had nothing to write then, or were down, nobody knows.
 	SilentFrom, SilentUntil time.Time
@@ -93,18 +97,20 @@ func (w Witness) Complete() bool { return w.Rows > 0 && w.SilentFrom.IsZero() }
 const witnessSpan = 24 * time.Hour
 
 // Witness looks whether other pipelines wrote events of any kind from just before a stretch of time until just after it,
-// and were never silent for longer than allowed, which is at least a second.
-func (a *Archive) Witness(ctx context.Context, from, until time.Time, silence time.Duration) (Witness, error) {
+// and were never silent for longer than allowed, which is at least a second. Given a cluster, only what they say is of
+// that one counts.
+func (a *Archive) Witness(ctx context.Context, from, until time.Time, silence time.Duration, cluster string) (Witness, error) {
 	silence = max(silence, time.Second).Round(time.Second)
 	last, end := from.Add(-silence), until.Add(silence)
 	var w Witness
 	for first := last; first.Before(end); first = first.Add(witnessSpan) {
-		spans, err := a.spans(ctx, first, first.Add(min(witnessSpan, end.Sub(first))), silence)
+		spans, err := a.spans(ctx, first, first.Add(min(witnessSpan, end.Sub(first))), silence, cluster)
 		if err != nil {
 			return Witness{}, err
 		}
 		for _, s := range spans {
 			w.Rows += s.rows
+			w.Clusters = slices.Compact(slices.Sorted(slices.Values(append(w.Clusters, s.clusters...))))
 			if s.first.Sub(last) > silence {
 				w.SilentFrom, w.SilentUntil = last, s.first
 				return w, nil
@@ -122,12 +128,20 @@ func (a *Archive) Witness(ctx context.Context, from, until time.Time, silence ti
 type span struct {
 	first, last time.Time
 	rows        int
+	clusters    []string
 }
 
+// maxClusters is how many clusters of a span are told at most.
+const maxClusters = 8
+
 // spans are the pieces of time of the given length in which other pipelines have rows, in their order.
-func (a *Archive) spans(ctx context.Context, from, until time.Time, length time.Duration) ([]span, error) {
-	query := fmt.Sprintf("%s _stream:{log_source=%s} %s:=%s | stats by (%s:%ds) min(%s) first, max(%s) last, count() rows | sort by (%s)",
-		timeFilter(from, until), quote(logSource), fieldEventID, quote(""), fieldTime, int(length.Seconds()), fieldTime, fieldTime, fieldTime)
+func (a *Archive) spans(ctx context.Context, from, until time.Time, length time.Duration, cluster string) ([]span, error) {
+	filter := timeFilter(from, until) + " _stream:{log_source=" + quote(logSource) + "} " + exactly(fieldEventID, "")
+	if cluster != "" {
+		filter += " " + exactly(fieldCluster, cluster)
+	}
+	query := fmt.Sprintf("%s | stats by (%s:%ds) min(%s) first, max(%s) last, count() rows, uniq_values(%s) limit %d clusters | sort by (%s)",
+		filter, fieldTime, int(length.Seconds()), fieldTime, fieldTime, fieldCluster, maxClusters, fieldTime)
 	var spans []span
 	err := a.rows(ctx, query, func(r row) error {
 		first, err := readTime(r, "first", "")
@@ -142,7 +156,7 @@ func (a *Archive) spans(ctx context.Context, from, until time.Time, length time.
 		if err != nil {
 			return errors.New("rows is no number")
 		}
-		spans = append(spans, span{first, last, count})
+		spans = append(spans, span{first, last, count, splitList(r["clusters"])})
 		return nil
 	})
 	if err != nil {

@@ -142,7 +142,7 @@ func TestOtherPipelinesAreAWitnessWhereTheyWereNeverSilentForTooLong(t *testing.
 	v.show()
 	f := func(complete bool, from, until int, silence time.Duration) Witness {
 		t.Helper()
-		w, err := v.archive().Witness(t.Context(), at(from).RequestReceivedTimestamp, at(until).RequestReceivedTimestamp, silence)
+		w, err := v.archive().Witness(t.Context(), at(from).RequestReceivedTimestamp, at(until).RequestReceivedTimestamp, silence, "")
 		require.NoError(t, err)
 		assert.Equal(t, complete, w.Complete(), w)
 		return w
@@ -171,7 +171,7 @@ func TestAWitnessIsSoughtThroughDays(t *testing.T) {
 		theirs = append(theirs, e)
 	}
 	v.insertForeign(theirs...)
-	w, err := v.archive().Witness(t.Context(), epoch.Add(-98*time.Hour), epoch.Add(-time.Hour), time.Hour)
+	w, err := v.archive().Witness(t.Context(), epoch.Add(-98*time.Hour), epoch.Add(-time.Hour), time.Hour, "")
 	require.NoError(t, err)
 	assert.True(t, w.Complete(), w)
 	assert.Equal(t, 99, w.Rows, "not the one at the very end")

@@ -43,6 +43,7 @@ const (
 	fieldUser        = "user_username"
 	fieldEffective   = "impersonatedUser.username"
 	fieldAuditID     = "auditID"
+	fieldCluster     = "cluster" // in other pipelines' rows
 	fieldGroup       = "objectRef.apiGroup"
 	fieldResource    = "objectRef.resource"
 	fieldSubresource = "objectRef.subresource"
