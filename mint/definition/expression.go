@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
@@ -25,8 +27,13 @@ const (
 	// maxEstimate is what an expression may cost at worst, in CEL's units, as it is estimated when the definition is read:
 	// enough for two loops over the values one inside the other, and too little for three.
 	maxEstimate = 300_000_000
-	// maxCost is what it may cost when it runs: about a tenth of a second.
-	maxCost = 1_000_000
+	// maxCost is what it may cost when it runs, and maxDuration how long it may take: what CEL counts is not all that
+	// takes time.
+	maxCost     = 1_000_000
+	maxDuration = 5 * time.Second
+	// maxOptionalMaps is how many of the macros optMap and optFlatMap an expression may hold: each writes what it is
+	// called on twice, so that a chain of them takes four times as long to compile for each.
+	maxOptionalMaps = 5
 	// maxElements and maxCharacters bound each map, list and string of the values that an expression may touch: what
 	// makes an estimate possible. What it does not touch may be larger.
 	maxElements   = 1_000
@@ -35,6 +42,8 @@ const (
 
 // variable is what an expression calls the values.
 const variable = "spec"
+
+var optionalMaps = regexp.MustCompile(`\bopt(Flat)?Map\b`)
 
 // compiled keeps programs by their text: definitions are read far more often than they change.
 var compiled = lru.New(256)
@@ -64,6 +73,9 @@ func compile(text string) (cel.Program, error) {
 	}
 	if len(text) > maxExpressionBytes {
 		return nil, fmt.Errorf("has %d bytes, more than the %d that are allowed", len(text), maxExpressionBytes)
+	}
+	if count := len(optionalMaps.FindAllStringIndex(text, maxOptionalMaps+1)); count > maxOptionalMaps {
+		return nil, fmt.Errorf("has more than the %d optMap and optFlatMap that are allowed", maxOptionalMaps)
 	}
 	env, err := environmentOf()
 	if err != nil {
@@ -116,6 +128,8 @@ func evaluate(ctx context.Context, text string, values map[string]any) ([]declar
 	if values == nil {
 		values = map[string]any{}
 	}
+	ctx, cancel := context.WithTimeout(ctx, maxDuration)
+	defer cancel()
 	result, _, err := program.ContextEval(ctx, map[string]any{variable: values})
 	if err != nil {
 		return nil, explain(text, err)

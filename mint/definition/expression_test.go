@@ -52,6 +52,7 @@ func TestAnExpressionYieldsAccountsOfTheValues(t *testing.T) {
 	f("spec.?absent.orValue([]).map(a, {'name': a.name})", []string(nil)...)
 	f("has(spec.absent) ? spec.absent.map(a, {'name': a}) : []", []string(nil)...)
 	f("spec.authEnabled ? [{'name': 'default'}] : []", "default/default")
+	f("spec.?users"+strings.Repeat(".optMap(u, u)", 5)+".orValue({}).map(u, {'name': u})", "app/app", "bob/bob")
 	f("lists.range(spec.replicas).map(i, {'name': 'worker-' + string(i)})", "worker-0/worker-0", "worker-1/worker-1")
 	f("spec.users.map(u, {'name': u.upperAscii()})", "APP/APP", "BOB/BOB")
 	f("spec.accounts.filter(a, !spec.users.exists(u, u == a.name)).map(a, {'name': a.name})", "Report.Reader/Report.Reader")
@@ -72,6 +73,7 @@ func TestAnExpressionIsCompiledWhenTheDefinitionIsRead(t *testing.T) {
 	f("[spec.name.matches('(')]", "does not compile: ")
 	f("spec.a.map(a, spec.a.map(b, spec.a.map(c, {'name': c.name}))[0])[0]", "may cost ")
 	f("[{'name': spec.a.replace('', spec.b).replace('', spec.c).replace('', spec.d)}]", "may cost ")
+	f("spec.?a"+strings.Repeat(".optMap(x, x)", 3)+strings.Repeat(".optFlatMap (x, x)", 3)+".orValue([])", "has more than the 5 optMap and optFlatMap that are allowed")
 	f("["+strings.Repeat("{'name': 'a'},", 1000)+"]", "has 14002 bytes, more than the 8192")
 }
 
