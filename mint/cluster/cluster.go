@@ -51,6 +51,8 @@ type Notify struct {
 	// changes in what an account depends on, and when its namespace becomes readable. For a kind whose stored forms go into
 	// the values, an operation on one of its accounts is such a change.
 	Release func(release types.NamespacedName)
+	// Ledger is called with an account Secret's key when it is seen for the first time, and when its ledger changes.
+	Ledger func(secret types.NamespacedName)
 	// Kind is called when a kind's definition comes, goes or changes.
 	Kind func(kind string)
 }

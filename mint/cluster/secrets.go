@@ -151,6 +151,9 @@ func (c *Cluster) giveUpIdle(ctx context.Context) {
 func (c *Cluster) secretChanged(before, after any) {
 	old, _ := before.(*corev1.Secret)
 	now, _ := after.(*corev1.Secret)
+	if now != nil && (old == nil || !sameLedger(old, now)) {
+		c.tellLedger(types.NamespacedName{Namespace: now.Namespace, Name: now.Name})
+	}
 	if old != nil && now != nil && sameAccount(old, now) && (sameLedger(old, now) || !c.throughValues(now)) {
 		return // an operation or its history, which changes no account
 	}
@@ -162,6 +165,14 @@ func (c *Cluster) secretChanged(before, after any) {
 			c.tellRelease(types.NamespacedName{Namespace: s.Namespace, Name: release})
 		}
 		return
+	}
+}
+
+func (c *Cluster) tellLedger(key types.NamespacedName) {
+	for _, n := range c.notify {
+		if n.Ledger != nil {
+			n.Ledger(key)
+		}
 	}
 }
 
