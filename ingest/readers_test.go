@@ -77,9 +77,29 @@ func TestWhatTheFirstReaderRefusesIsReadByTheSecondAsBefore(t *testing.T) {
 	f("half a surrogate pair", "", `"1b"`, `"\ud800"`)
 	f("a key twice that an event has", DuplicateKey, `"verb":"update"`, `"verb":"get","verb":"update"`)
 	f("a key twice, once escaped", DuplicateKey, `"verb":"update"`, `"verb":"get","v\u0065rb":"update"`)
+	f("bytes that are no UTF-8 in a body", "", `"responseStatus"`, "\"requestObject\":{\"a\":\"\xff\"},\"responseObject\":{\"b\":\"\xc3\"},\"responseStatus\"")
 	f("bytes that are no UTF-8", InvalidUTF8, `"1b"`, "\"\xff\"")
+	f("such bytes in a body and elsewhere", InvalidUTF8, `"1b"`, "\"\xff\",\"requestObject\":{\"a\":\"\xff\"}")
+	f("such bytes in what is no body", InvalidUTF8, `"1b"`, "\"1b\",\"RequestObject\":{\"a\":\"\xff\"}")
 	f("a number for a name", Malformed, `"1b"`, `1`)
 	f("something behind the event", Malformed, `"secret"}}`, `"secret"}}{}`)
+}
+
+func TestAPatchOfSomethingElseIsNeitherOursNorLostWhateverItsClientSent(t *testing.T) {
+	for name, body := range map[string]string{
+		"bytes that are no UTF-8":    "{\"a\":\"" + event.Group + "\xff\"}",
+		"a key twice":                `{"a":"` + event.Group + `","a":1}`,
+		"half a surrogate pair":      `{"a":"` + event.Group + `\ud800"}`,
+		"what looks like a decision": `{"objectRef":{"apiGroup":"` + event.Group + `","apiGroup":"x"},"b":"\u0061"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			line := []byte(with(t, write, `"name":"postgres-orders.app.account"`, `"name":"x"`, `"update"`, `"patch"`, `"responseStatus"`, `"requestObject":`+body+`,"responseStatus"`))
+			require.True(t, couldBeOurs(line))
+			_, ours, err := Decode(line)
+			require.NoError(t, err)
+			require.False(t, ours)
+		})
+	}
 }
 
 // FuzzReaders holds that whichever reader of JSON takes a line, it is the same event.
