@@ -91,6 +91,9 @@ func newArchiverMetrics(registerer prometheus.Registerer) (*archiverMetrics, err
 			Name: "mintlog_archive_held", Help: "Events sent that wait for their confirmation.",
 		}, []string{"consumer"}),
 	}
+	for _, reason := range []string{reasonTooLong, reasonRetention, reasonUnconfirmed} { // so that the first increase is seen
+		m.setAside.WithLabelValues(reason)
+	}
 	if registerer == nil {
 		return m, nil
 	}

@@ -23,14 +23,14 @@ version() { # folder module
   (cd "test/tools/$1" && go list -m -f '{{.Version}}' "$2")
 }
 
-build() { # name folder package version [ldflags]
-  local name=$1 folder=$2 package=$3 version=$4 ldflags=${5:-}
+build() { # name folder package version [ldflags [tags]]
+  local name=$1 folder=$2 package=$3 version=$4 ldflags=${5:-} tags=${6:-}
   local target=bin/cache/$name-$version
   if [ ! -x "$target" ]; then
     echo "building $name $version (the first time this takes minutes)" >&2
     local start=$SECONDS
     part=$target.part.$$
-    (cd "test/tools/$folder" && CGO_ENABLED=0 exec go build -trimpath -ldflags "-s -w $ldflags" -o "$root/$part" "$package") &
+    (cd "test/tools/$folder" && CGO_ENABLED=0 exec go build -trimpath -tags "$tags" -ldflags "-s -w $ldflags" -o "$root/$part" "$package") &
     pid=$!
     local last=0
     while kill -0 "$pid" 2>/dev/null; do
@@ -63,6 +63,7 @@ logs=$(version victorialogs github.com/VictoriaMetrics/VictoriaLogs)
 nats=$(version nats github.com/nats-io/nats-server/v2)
 kubernetes=$(version kubernetes k8s.io/kubernetes)
 helm=$(version helm helm.sh/helm/v4)
+prometheus=$(version prometheus github.com/prometheus/prometheus)
 minor=$(echo "$kubernetes" | cut -d. -f2)
 names="-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
 build etcd etcd go.etcd.io/etcd/server/v3 "$etcd"
@@ -72,3 +73,4 @@ build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver "$kubernete
 build kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager "$kubernetes" "$names"
 build kubectl kubernetes k8s.io/kubernetes/cmd/kubectl "$kubernetes" "$names"
 build helm helm helm.sh/helm/v4/cmd/helm "$helm"
+build promtool prometheus github.com/prometheus/prometheus/cmd/promtool "$prometheus" "" remove_all_sd
