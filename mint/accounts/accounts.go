@@ -67,6 +67,7 @@ type Accounts struct {
 	slow    *lane // for what asks webhooks: one that hangs delays nobody else
 	sights  *sights
 	report  *reports
+	changes *changes
 	metrics *metrics
 }
 
@@ -105,11 +106,12 @@ func New(o Options) (*Accounts, error) {
 	a := &Accounts{
 		Options: o, metrics: m, quick: newLane(), slow: newLane(),
 		sights: &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
-		report: newReports(o.Client, m),
+		report: newReports(o.Client, m), changes: newChanges(o),
 	}
 	o.Cluster.Notify(cluster.Notify{
 		Release: func(name types.NamespacedName) { a.quick.queue.Add(key{application: name}) },
 		Kind:    func(kind string) { a.quick.queue.Add(key{kind: kind}) },
+		Ledger:  a.changes.queue.Add,
 	})
 	return a, nil
 }
@@ -141,6 +143,7 @@ func (a *Accounts) Run(ctx context.Context) error {
 			})
 		}
 	}
+	workers.Go(func() { a.changes.run(ctx) })
 	<-ctx.Done()
 	a.shutDown()
 	workers.Wait()
@@ -150,6 +153,7 @@ func (a *Accounts) Run(ctx context.Context) error {
 func (a *Accounts) shutDown() {
 	a.quick.queue.ShutDown()
 	a.slow.queue.ShutDown()
+	a.changes.queue.ShutDown()
 }
 
 // reviewKinds puts the kinds in the queue that were recorded in an earlier life: a block may have gone since.

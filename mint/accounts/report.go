@@ -84,7 +84,7 @@ func newReports(client kubernetes.Interface, m *metrics) *reports {
 	broadcaster := eventrecord.NewBroadcaster()
 	return &reports{
 		broadcaster: broadcaster,
-		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: "mintlog-accounts"}),
+		recorder:    broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: eventSource}),
 		sink:        client.CoreV1(),
 		metrics:     m,
 		told:        map[types.NamespacedName][]problem{},

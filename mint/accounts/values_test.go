@@ -86,6 +86,11 @@ func awaitRequest(t *testing.T, namespace, name, last string) string {
 // operate changes a password as the mint server does: with an entry on top of the ledger.
 func operate(t *testing.T, namespace, name string) {
 	t.Helper()
+	operateAt(t, namespace, name, ledger.Mint, time.Now())
+}
+
+func operateAt(t *testing.T, namespace, name string, operation ledger.Operation, at time.Time) {
+	t.Helper()
 	require.NoError(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		s := secret(t, namespace, name)
 		book, err := ledger.Parse(s.Annotations[ledger.Annotation])
@@ -94,9 +99,9 @@ func operate(t *testing.T, namespace, name string) {
 		require.NoError(t, err)
 		stored := []byte(id + id)
 		s.Annotations[ledger.Annotation] = book.Append(ledger.Entry{
-			ID: id, Operation: ledger.Mint, At: time.Now(), AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: book.StoredDigest(id, stored),
+			ID: id, Operation: operation, At: at, AuditID: id, Caller: book.CallerDigest(id, "jane"), Stored: book.StoredDigest(id, stored),
 		}).Encode()
-		s.Annotations[ledger.OriginAnnotation] = "Minted"
+		s.Annotations[ledger.OriginAnnotation] = operation.Origin()
 		s.Data["password"] = stored
 		_, err = admin().CoreV1().Secrets(namespace).Update(t.Context(), s, metav1.UpdateOptions{})
 		return err
