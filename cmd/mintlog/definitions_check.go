@@ -110,7 +110,7 @@ func accountOf(release *cluster.Release, block definition.Block, a definition.Ac
 		return report
 	}
 	var err error
-	if report.ValuesPath, err = block.ValuesPath.TargetPath(a); err != nil {
+	if report.ValuesPath, err = block.ValuesPath.TargetPath(a, release.Values); err != nil {
 		report.Served, report.Reason = false, err.Error()
 	}
 	return report

@@ -166,7 +166,7 @@ func TestWhatIsTakenForAStringIsOneToHelm(t *testing.T) {
 	require.FileExists(t, helm, `run "make tools"`)
 	f := func(form string, want bool) {
 		t.Helper()
-		assert.Equal(t, want, literal(form), form)
+		assert.Equal(t, want, definition.Literal(form), form)
 		command := exec.CommandContext(t.Context(), helm, "template", chart, "--set", `users.Report\.Reader.p=`+form)
 		command.Env = append(os.Environ(), "HELM_CACHE_HOME="+chart, "HELM_CONFIG_HOME="+chart, "HELM_DATA_HOME="+chart)
 		out, err := command.Output()

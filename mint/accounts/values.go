@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -90,77 +89,14 @@ func holdsPassword(secret *corev1.Secret, release *cluster.Release) bool {
 
 // entryOf is the entry of an account, or why it can have none. Its Secret may not be there yet.
 func (s situation) entryOf(a definition.Account, secret *corev1.Secret) (entry cluster.ValuesEntry, problem string) {
-	path, err := s.block.ValuesPath.TargetPath(a)
+	path, err := s.block.ValuesPath.TargetPath(a, s.release.Values)
 	if err != nil {
 		return cluster.ValuesEntry{}, err.Error()
 	}
-	if own := ownValue(s.release.Values, splitPath(path)); own != "" {
-		return cluster.ValuesEntry{}, fmt.Sprintf("the account %q: spec.values of the HelmRelease %s, which stands in the way of %s", a.Name, own, path)
-	}
-	if secret != nil && !literal(string(secret.Data[corev1.BasicAuthPasswordKey])) {
+	if secret != nil && !definition.Literal(string(secret.Data[corev1.BasicAuthPasswordKey])) {
 		return cluster.ValuesEntry{}, fmt.Sprintf("the account %q: Flux would read its stored form as something else than a string", a.Name)
 	}
 	return cluster.ValuesEntry{Secret: a.SecretName, TargetPath: path}, ""
-}
-
-// splitPath is a target path in its parts: a dot behind a backslash is part of a name.
-func splitPath(path string) []string {
-	var parts []string
-	var part strings.Builder
-	escaped := false
-	for _, r := range path {
-		switch {
-		case !escaped && r == '\\':
-			escaped = true
-			continue
-		case !escaped && r == '.':
-			parts = append(parts, part.String())
-			part.Reset()
-		default:
-			part.WriteRune(r)
-		}
-		escaped = false
-	}
-	return append(parts, part.String())
-}
-
-// ownValue says what the inline values hold at a path or on the way to it: they would win over the stored form, or fail
-// the release. It is "" if nothing is there.
-func ownValue(values map[string]any, path []string) string {
-	for i, part := range path {
-		value, ok := values[part]
-		if !ok {
-			return ""
-		}
-		at := strings.Join(path[:i+1], ".")
-		if i == len(path)-1 {
-			return "has a value of its own at " + at
-		}
-		if values, ok = value.(map[string]any); !ok {
-			return fmt.Sprintf("has something other than an object at %s (it may be {})", at)
-		}
-	}
-	return ""
-}
-
-// literal reports whether Flux takes a stored form as the string that it is: it reads what stands under a targetPath as
-// Helm reads the right side of --set.
-func literal(stored string) bool {
-	if strings.ContainsAny(stored, `,\`) || strings.HasPrefix(stored, "{") {
-		return false
-	}
-	for _, quote := range []string{`"`, "'"} {
-		if strings.HasPrefix(stored, quote) && strings.HasSuffix(stored, quote) {
-			return false
-		}
-	}
-	for _, word := range []string{"true", "false", "null", "0"} {
-		if strings.EqualFold(stored, word) {
-			return false
-		}
-	}
-	_, err := strconv.ParseInt(stored, 10, 64)
-	return err != nil || strings.HasPrefix(stored, "0")
 }
 
 // A settlement is what comes of the entries that are there and those that are wanted.

@@ -82,6 +82,12 @@ func TestABlockThatIsNotUnderstoodIsRefusedWithTheFieldNamed(t *testing.T) {
 	f(format+users+"acounts: []", "spec.credentials.acounts: this field is unknown", "format, accounts")
 	f(users, "spec.credentials.format: is required")
 	f("format: {}\n"+users, "spec.credentials.format.name: is required")
+	for _, path := range []string{"{username}", "{username}.hash", "x-{account}.hash"} {
+		f(format+users+"valuesPath: '"+path+"'", "spec.credentials.valuesPath: must begin with a name of the chart's own")
+	}
+	for _, path := range []string{"a.{username}{account}", "a.{username}-{account}.hash", "a.{username}{username}"} {
+		f(format+users+"valuesPath: '"+path+"'", "spec.credentials.valuesPath: must hold one of {username} and {account} at most in each name")
+	}
 	f("format: {name: rot13}\n"+users, `spec.credentials.format.name: "rot13" is unknown`, "scram-sha-256", "apr1")
 	f("format: {name: x, kind: Plugin}\n"+users, `spec.credentials.format.kind: "Plugin" is unknown to this version (known: BuiltIn, Webhook)`)
 	f("format: {name: sha256, rounds: 3}\n"+users, "spec.credentials.format.rounds: this field is unknown")
@@ -122,21 +128,21 @@ func TestAValuesPathLeadsToOnePlaceForEachAccount(t *testing.T) {
 	f := func(path, username, want string) {
 		t.Helper()
 		b := block(t, "format: {name: sha256}\naccounts: [{kind: ValuesMap, path: users}]\nvaluesPath: '"+path+"'")
-		got, err := b.ValuesPath.TargetPath(definition.Account{Name: username, Username: username, Segment: "bob-smith"})
+		got, err := b.ValuesPath.TargetPath(definition.Account{Name: username, Username: username, Segment: "bob-smith"}, nil)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	}
 	f("users.{username}.password_sha256_hex", "bob", "users.bob.password_sha256_hex")
 	f("users.{username}/password_sha256_hex", "Bob.Smith", `users.Bob\.Smith/password_sha256_hex`)
 	f("accounts.{account}.hash", "Bob.Smith", "accounts.bob-smith.hash")
-	f("{account}.{username}", "{account}", "bob-smith.{account}") // what stands in a name is no placeholder
+	f("a.{account}.{username}", "{account}", "a.bob-smith.{account}") // what stands in a name is no placeholder
 
 	b := block(t, "format: {name: sha256}\naccounts: [{kind: Static, name: default}, {kind: Static, name: root, owner: platform}]\nvaluesPath: auth.hash")
-	got, err := b.ValuesPath.TargetPath(definition.Account{Name: "default", Username: "default", Segment: "default"})
+	got, err := b.ValuesPath.TargetPath(definition.Account{Name: "default", Username: "default", Segment: "default"}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "auth.hash", got, "one account needs no placeholder")
 
-	_, err = definition.ValuesPath("a.{username}").TargetPath(definition.Account{Name: "x", Username: strings.Repeat(".", 125)})
+	_, err = definition.ValuesPath("a.{username}").TargetPath(definition.Account{Name: "x", Username: strings.Repeat(".", 125)}, nil)
 	assert.ErrorContains(t, err, "252 characters")
 }
 

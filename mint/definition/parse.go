@@ -132,8 +132,8 @@ func (p *parser) required(path string, fields map[string]any, name string) strin
 	return p.text(path, fields, name, "")
 }
 
-// valuesPath is the dotted path in a field: parts that are not empty.
-func (p *parser) valuesPath(path, name, value string) string {
+// dotted is the path in a field: parts that are not empty.
+func (p *parser) dotted(path, name, value string) string {
 	if value != "" && slices.Contains(strings.Split(value, "."), "") {
 		p.refuse(path+"."+name, "must be names joined by dots")
 	}
@@ -253,7 +253,7 @@ func (p *parser) source(path string, raw any) Source {
 	case "":
 	case ValuesMap:
 		p.object(path, raw, "kind", "path")
-		return Source{Kind: kind, Path: p.valuesPath(path, "path", p.required(path, fields, "path"))}
+		return Source{Kind: kind, Path: p.dotted(path, "path", p.required(path, fields, "path"))}
 	case ValuesList:
 		return p.valuesList(path, fields)
 	case Static:
@@ -273,7 +273,7 @@ func (p *parser) valuesList(path string, fields map[string]any) Source {
 	p.object(path, fields, "kind", "path", "nameField", "usernameField")
 	return Source{
 		Kind:          ValuesList,
-		Path:          p.valuesPath(path, "path", p.required(path, fields, "path")),
+		Path:          p.dotted(path, "path", p.required(path, fields, "path")),
 		NameField:     p.required(path, fields, "nameField"),
 		UsernameField: p.text(path, fields, "usernameField", ""),
 	}
@@ -295,7 +295,7 @@ func (p *parser) static(path string, fields map[string]any) Source {
 	s := Source{
 		Kind:  Static,
 		Name:  p.required(path, fields, "name"),
-		When:  p.valuesPath(path, "when", p.text(path, fields, "when", "")),
+		When:  p.dotted(path, "when", p.text(path, fields, "when", "")),
 		Owner: p.text(path, fields, "owner", ""),
 	}
 	s.Username = p.text(path, fields, "username", s.Name)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/mintlog/mintlog/mint/format"
 )
@@ -36,18 +35,15 @@ func (b Block) reachable(stored []byte, err error) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the format %s: %w", b.Format.Name, err)
 	}
-	if b.ValuesPath == "" || !strings.ContainsAny(string(stored), helmSpecial) {
+	if b.ValuesPath == "" || Literal(string(stored)) {
 		return stored, nil
 	}
-	err = fmt.Errorf("the format %s: the stored form has characters that mean something else in a HelmRelease's values", b.Format.Name)
+	err = fmt.Errorf("the format %s: the stored form would be read as something else in a HelmRelease's values", b.Format.Name)
 	if b.Format.Kind == Webhook {
 		err = &WebhookError{err}
 	}
 	return nil, err
 }
-
-// helmSpecial are the characters that Helm reads otherwise in a value that is given with a target path.
-const helmSpecial = "\\,{}[]\"'"
 
 func (f Format) stored(ctx context.Context, kind string, webhooks Webhooks, random io.Reader, username, password string) ([]byte, error) {
 	if f.Kind == Webhook {
