@@ -251,8 +251,9 @@ func TestAnEventThatIsDroppedWithAnAnswerOfSuccessIsTriedAgainUntilItIsThere(t *
 	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
 	a, _ := startArchiver(t, ArchiverOptions{Archive: archive, Stream: s})
 	waitAcknowledged(t, a, 3)
-	assert.Equal(t, 3.0, testutil.ToFloat64(a.metrics.unconfirmed))
-	assert.Equal(t, 3, v.rows())
+	// A busy VictoriaLogs may show one later than it is looked for, which is then sent once more.
+	assert.GreaterOrEqual(t, testutil.ToFloat64(a.metrics.unconfirmed), 3.0)
+	assert.Len(t, query(t, v.archive(), Query{}), 3)
 }
 
 func TestAnEventThatNeverArrivesIsSetAsideAfterItsTriesAndTheRestProceeds(t *testing.T) {
