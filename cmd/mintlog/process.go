@@ -62,8 +62,11 @@ func (f *processFlags) run(ctx context.Context, compose func(context.Context, ru
 			err = errors.Join(err, closer())
 		}
 	}()
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	parts, err := compose(ctx, p)
+	if err != nil && ctx.Err() != nil {
+		return nil // told to stop before it had begun
+	}
 	if err != nil {
 		return err
 	}

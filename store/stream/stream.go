@@ -184,7 +184,7 @@ func (s *Stream) open(ctx context.Context) error {
 	if s.options.Existing {
 		return nil
 	}
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureAtStart(ctx); err != nil {
 		return err
 	}
 	if s.embedded != nil {
@@ -284,6 +284,35 @@ func (s *Stream) ensure(ctx context.Context) error {
 	}
 	s.created = true
 	return nil
+}
+
+// ensureAtStart bears with a cluster that is not ready yet: one that starts or elects leaders, or one that many processes
+// ask at once for the same.
+func (s *Stream) ensureAtStart(ctx context.Context) error {
+	deadline := time.Now().Add(startTimeout)
+	for attempt := 1; ; attempt++ {
+		err := s.ensure(ctx)
+		if err == nil || ctx.Err() != nil || !isBusy(err) || time.Now().After(deadline) {
+			return err
+		}
+		s.log.Warn("the stream is not ready; trying again", "error", err)
+		pause(ctx, attempt)
+	}
+}
+
+// codeNoLeader and codeUnavailable are what a cluster says that has not settled.
+const (
+	codeUnavailable jetstream.ErrorCode = 10008
+	codeNoLeader    jetstream.ErrorCode = 10009
+)
+
+// isBusy reports whether an error says that nobody answers, or not yet.
+func isBusy(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode == codeUnavailable || api.ErrorCode == codeNoLeader
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders)
 }
 
 func (s *Stream) streamConfigs() []jetstream.StreamConfig {
