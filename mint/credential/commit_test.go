@@ -21,8 +21,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/mint/cluster"
+	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -320,10 +322,10 @@ func layRefusals(t *testing.T, w *world) {
 	})
 	mint, err := kubernetes.NewForConfig(w.mint)
 	require.NoError(t, err)
-	probe := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{refuse: string(metav1.StatusReasonInvalid)}},
-		Data:       map[string][]byte{"password": []byte("p")},
-	}
+	release := &cluster.Release{Namespace: sandbox.TenantAcme, Name: "probe", UID: "probe"}
+	probe := account.NewSecret(release, definition.Account{Username: "app", SecretName: "probe.app.account"}, definition.Block{})
+	probe.Annotations = map[string]string{ledger.Annotation: "a ledger", refuse: string(metav1.StatusReasonInvalid)}
+	probe.Data[corev1.BasicAuthPasswordKey] = []byte("p")
 	eventually(t, "the policy is in force", func() bool {
 		_, err := mint.CoreV1().Secrets(sandbox.TenantAcme).Create(t.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsInvalid(err)
