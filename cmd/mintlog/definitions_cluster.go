@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/mintlog/mintlog/mint/cluster"
@@ -22,13 +21,11 @@ import (
 
 // clusterSubjects are a cluster's definitions with their applications, both by name.
 func (f *checkFlags) clusterSubjects(ctx context.Context) ([]checkSubject, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.kubeconfig
-	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	c, err := administrator(f.kubeconfig, f.context, "mintlog-definitions")
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
+		return nil, err
 	}
-	c.QPS, c.UserAgent = -1, "mintlog-definitions"
+	c.QPS = -1
 	objects, err := dynamic.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)

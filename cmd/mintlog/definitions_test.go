@@ -111,6 +111,7 @@ func TestACheckFailsExactlyWhenSomethingIsWrongWithADefinition(t *testing.T) {
 	f("problems that were found: 1", strings.Replace(definition, "metadata:", "kind: Twice\nmetadata:", 1), "-")
 	f("problems that were found: 1", definition, "-", filepath.Join(t.TempDir(), "missing.yaml"))
 	f("problems that were found: 1", "", good, "--values", file("values.yaml", "users: [app]\n"))
+	f("problems that were found: 1", strings.Replace(definition, "accounts:", "valuesPath: 'users.{username}.hash', accounts:", 1), "-", "--values", file("values.yaml", "users: {app: {hash: x}}\n"))
 	f("", "", good, "--values", file("values.yaml", ""))
 	f("--values", "", good, "--values", filepath.Join(t.TempDir(), "missing.yaml"))
 	f("it is no YAML of one object, or has a key twice", "", good, "--values", file("values.yaml", "- hunter2\n"))
