@@ -269,7 +269,6 @@ func TestAFileThatCannotBeMadeFailsBeforeAnythingIsAskedAndStaysAsItIs(t *testin
 	f("is there already", link)
 	f("is there already", folder)
 	f("no such file or directory", filepath.Join(folder, "no", "file"))
-	f("making room", full(t))
 	text, err := os.ReadFile(target)
 	require.NoError(t, err)
 	assert.Equal(t, "theirs", string(text))
