@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mintlog/mintlog/mint/enrolment"
@@ -37,6 +38,19 @@ func (f *enrolFlags) bindDryRun(flags *pflag.FlagSet) {
 }
 
 func (f *enrolFlags) open() (*enrolment.Enroller, error) {
+	c, err := f.config("enroll")
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return &enrolment.Enroller{Client: client, Identities: f.identities, DryRun: f.dryRun}, nil
+}
+
+// config is the connection of the administrator.
+func (f *enrolFlags) config(userAgent string) (*rest.Config, error) {
 	if f.identities.Namespace == "" || f.identities.Mint == "" || f.identities.Accounts == "" || f.identities.Projector == "" {
 		return nil, errors.New("--namespace and the --…-service-account flags are needed: the bindings name them")
 	}
@@ -46,12 +60,8 @@ func (f *enrolFlags) open() (*enrolment.Enroller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	c.UserAgent = "mintlog-enroll"
-	client, err := kubernetes.NewForConfig(c)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return &enrolment.Enroller{Client: client, Identities: f.identities, DryRun: f.dryRun}, nil
+	c.UserAgent = "mintlog-" + userAgent
+	return c, nil
 }
 
 // forEach does something for each namespace, and goes on with the next where it fails.

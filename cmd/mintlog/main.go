@@ -39,7 +39,7 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 		SilenceErrors: true,
 	}
 	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand(), gapsCommand(), whoCommand(),
-		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand())
+		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand(), doctorCommand())
 	takesConfiguration(root)
 	return root
 }
