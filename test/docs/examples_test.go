@@ -35,7 +35,7 @@ func example(names ...string) string {
 // lay applies an example's manifest in tenant-beta.
 func lay(t *testing.T, names ...string) {
 	t.Helper()
-	out, err := tool(t, sandbox.ClusterAdmin, "kubectl", "apply", "--namespace", beta, "--server-side", "--filename", example(names...))
+	out, err := tool(t, sandbox.ClusterAdmin, "kubectl", "apply", "--namespace", beta, "--filename", example(names...))
 	require.NoError(t, err, out)
 }
 
@@ -279,7 +279,7 @@ func TestAPipelineMintsWithABoundTokenOnce(t *testing.T) {
 	edited := filepath.Join(t.TempDir(), "rbac.yaml")
 	require.NoError(t, os.WriteFile(edited, bytes.ReplaceAll(manifest, []byte("[postgres-ci.app]"),
 		[]byte("[postgres-ci.app, "+pipelineCredential("GitLab")+", "+pipelineCredential("Terraform")+"]")), 0o600))
-	out, err := tool(t, sandbox.ClusterAdmin, "kubectl", "apply", "--namespace", beta, "--server-side", "--filename", edited)
+	out, err := tool(t, sandbox.ClusterAdmin, "kubectl", "apply", "--namespace", beta, "--filename", edited)
 	require.NoError(t, err, out)
 	for name := range pipelines(t) {
 		awaitRight(t, podKubeconfig(t, "ci"), "create", "credentials.credentials.cozystack.io/"+pipelineCredential(name), "--subresource=mint")

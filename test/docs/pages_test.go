@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mintlog/mintlog/test/sandbox"
 )
@@ -33,14 +35,12 @@ func quickstart(t *testing.T) {
 		out, err := tool(t, sandbox.ClusterAdmin, "mintlog", "enroll", sandbox.TenantAcme, sandbox.TenantBeta,
 			"--mint-service-account=mintlog", "--accounts-service-account=mintlog", "--projector-service-account=mintlog")
 		require.NoError(t, err, out)
-		for _, application := range []struct{ namespace, name string }{{sandbox.TenantAcme, "orders"}, {sandbox.TenantBeta, "orders"}, {sandbox.TenantBeta, "ci"}, {sandbox.TenantBeta, "gitlab"}, {sandbox.TenantBeta, "terraform"}} {
-			_, err = cluster.InstallRelease(t.Context(), application.namespace, "Postgres", application.name, map[string]any{
-				"users": map[string]any{"app": map[string]any{}, "Report.Reader": map[string]any{}, "blue": map[string]any{}, "green": map[string]any{}},
-			})
-			require.NoError(t, err)
+		layApplication(t, sandbox.TenantAcme, "orders")
+		for _, name := range []string{"orders", "ci", "gitlab", "terraform"} {
+			layApplication(t, sandbox.TenantBeta, name)
 		}
-		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, 4))
-		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantBeta, 16))
+		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, len(logins)))
+		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantBeta, 4*len(logins)))
 		installed = true
 	})
 	require.True(t, installed, "the quickstart failed, and everything else stands on it")
@@ -59,13 +59,52 @@ func TestTheQuickstartDoesWhatItShows(t *testing.T) { quickstart(t) }
 
 func TestThePagesDoWhatTheyShow(t *testing.T) {
 	quickstart(t)
-	for _, page := range []struct{ name, person string }{
-		{"tenants.md", sandbox.Jane},
-		{"operators.md", sandbox.ClusterAdmin},
-		{"examples.md", sandbox.ClusterAdmin},
+	for _, page := range []struct { // inPlace is of the blocks that are not run: what stands for them
+		name, person string
+		inPlace      map[string]func()
+	}{
+		{"tenants.md", sandbox.Jane, nil},
+		{"plugin.md", sandbox.Jane, map[string]func(){
+			"printf %s \"$pw\"": nil, // test/engines and the plugin's own tests log in to real engines
+			"ln -s \"$(command": nil,
+		}},
+		{"kinds.md", sandbox.ClusterAdmin, nil},
+		{"operators.md", sandbox.ClusterAdmin, map[string]func(){
+			"helm install mintlog": nil, // the quickstart's
+			"kubectl patch crd":    nil, // test/chart applies the patch to Cozystack's definition
+			"mintlog unenroll":     nil, // test/chart takes namespaces out, and uninstalls
+		}},
+		{"examples.md", sandbox.ClusterAdmin, nil},
 	} {
-		t.Run(page.name, func(t *testing.T) { follow(t, page.name, openShell(t, environment(t, page.person)...), nil) })
+		t.Run(page.name, func(t *testing.T) {
+			if page.person == sandbox.Jane {
+				layOrders(t)
+			}
+			follow(t, page.name, openShell(t, environment(t, page.person)...), page.inPlace)
+		})
 	}
+}
+
+// layOrders lays jane's application orders, anew if it is there: nobody has a password of its accounts.
+func layOrders(t *testing.T) {
+	t.Helper()
+	require.NoError(t, cluster.DeleteRelease(t.Context(), sandbox.TenantAcme, "postgres-orders"))
+	secrets := cluster.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(sandbox.TenantAcme)
+	require.Eventually(t, func() bool { // the garbage collector takes them
+		left, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+		return err == nil && len(left.Items) == 0
+	}, time.Minute, 100*time.Millisecond)
+	layApplication(t, sandbox.TenantAcme, "orders")
+	require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, len(logins)))
+}
+
+// logins are the accounts of each application.
+var logins = map[string]any{"app": map[string]any{}, "Report.Reader": map[string]any{}, "blue": map[string]any{}, "green": map[string]any{}}
+
+func layApplication(t *testing.T, namespace, name string) {
+	t.Helper()
+	_, err := cluster.InstallRelease(t.Context(), namespace, "Postgres", name, map[string]any{"users": logins})
+	require.NoError(t, err)
 }
 
 func TestThePagesLinkToWhatIsThere(t *testing.T) {

@@ -25,17 +25,17 @@ type step struct {
 	apart   bool     // of a block that cannot be run here: "sh"
 }
 
-var fence = regexp.MustCompile("^\\s*```\\s*(\\S*)")
+var fence = regexp.MustCompile("^(\\s*)```\\s*(\\S*)")
 
 // steps are what a page tells its reader to do, in order. In a console block a command begins with "$ " and goes on for as
 // long as its lines end with a backslash or a pipe, or until its here-document ends; what follows is its output.
 func steps(text string) []step {
 	var all []step
-	language, inside := "", false
+	indent, language, inside := "", "", false
 	goesOn, until := false, ""
 	for i, line := range strings.Split(text, "\n") {
 		if mark := fence.FindStringSubmatch(line); mark != nil && until == "" {
-			language, inside, goesOn = mark[1], !inside, false
+			indent, language, inside, goesOn = mark[1], mark[2], !inside, false
 			if inside && language == "sh" {
 				all = append(all, step{line: i + 1, apart: true})
 			}
@@ -44,6 +44,7 @@ func steps(text string) []step {
 		if !inside {
 			continue
 		}
+		line = strings.TrimPrefix(line, indent)
 		switch last := len(all) - 1; {
 		case language == "sh":
 			all[last].command += line + "\n"
