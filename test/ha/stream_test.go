@@ -173,6 +173,7 @@ func (r *run) goesOn(t *testing.T, limit time.Duration, while string) {
 }
 
 func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
+	t.Parallel()
 	n := startNATS(t)
 	publisher, _ := openStream(t, n)
 	one, _ := openStream(t, n)

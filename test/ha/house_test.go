@@ -1,0 +1,166 @@
+package ha
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/mintlog/mintlog/test/sandbox"
+)
+
+func openHouse(t *testing.T) *House {
+	t.Helper()
+	s, err := sandbox.Start(t.Context(), SandboxOptions(sandbox.Options{Directory: t.TempDir()}))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
+	h, err := Open(t.Context(), s)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			keepLogs(h)
+		}
+		assert.NoError(t, h.Close())
+	})
+	return h
+}
+
+// keepLogs copies what mintlog's processes said to where a failed run can be looked at.
+func keepLogs(h *House) {
+	directory, err := os.MkdirTemp("", "mintlog-ha-logs-")
+	if err != nil {
+		return
+	}
+	for _, file := range h.LogFiles() {
+		if content, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "audit.log") {
+			_ = os.WriteFile(filepath.Join(directory, filepath.Base(file)), content, 0o600)
+		}
+	}
+	fmt.Fprintln(os.Stderr, "the servers' logs are kept in", directory)
+}
+
+func TestMintlogWithTwoOfEachPartOnAClusterOfThree(t *testing.T) {
+	t.Parallel()
+	h := openHouse(t)
+	credentials, err := h.Application(t.Context(), "rolling", 8)
+	require.NoError(t, err)
+	t.Run("no mint fails while every component is restarted, one at a time", func(t *testing.T) {
+		rolling, err := h.RollingRestart(t.Context(), 200, credentials)
+		require.NoError(t, err)
+		require.Zero(t, rolling.Failed, "%v", rolling.Failures)
+		require.GreaterOrEqual(t, rolling.Mints, 200)
+		require.Len(t, rolling.Restarts, 11)
+		t.Logf("%d mints, %d repeats, %s", rolling.Mints, rolling.Repeats, rolling.Took)
+	})
+	t.Run("a mint is attributed after the leader of the stream was killed", func(t *testing.T) {
+		leader, err := h.NATS.Leader(t.Context(), eventsStream)
+		require.NoError(t, err)
+		h.NATS.Server(leader).Kill()
+		h.attributed(t, credentials[0], time.Minute)
+		require.NoError(t, h.NATS.Server(leader).Restart(t.Context()))
+		require.NoError(t, h.NATS.AwaitReplicas(t.Context(), eventsStream))
+	})
+	t.Run("one replica of the accounts role works at a time, and the other follows", h.elections)
+}
+
+// attributed mints as jane and waits for her name.
+func (h *House) attributed(t *testing.T, credential string, limit time.Duration) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
+	require.NoError(t, err)
+	id, _, err := h.Mint(t.Context(), client, credential)
+	require.NoError(t, err)
+	require.NoError(t, h.AwaitAttributed(t.Context(), client, limit, credential, id, "jane"))
+}
+
+// holder is the identity that holds the Lease of the accounts role, and the number of the process whose log says so.
+func (h *House) holder(ctx context.Context) (identity string, err error) {
+	lease, err := h.Kubernetes(sandbox.ClusterAdmin, 0).CoordinationV1().Leases(sandbox.Namespace).Get(ctx, "mintlog-accounts", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return "", errors.New("nobody holds the lease")
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
+// awaitSuccessor waits until another than the former holds the lease.
+func (h *House) awaitSuccessor(t *testing.T, former string, limit time.Duration) string {
+	t.Helper()
+	var identity string
+	require.NoError(t, eventually(t.Context(), limit, func(ctx context.Context) error {
+		var err error
+		if identity, err = h.holder(ctx); err == nil && identity == former {
+			err = errors.New("the lease is still the former's")
+		}
+		return err
+	}))
+	return identity
+}
+
+// leader is the number of the replica that is at work: the one whose log said so last.
+func (h *House) atWork(t *testing.T) int {
+	t.Helper()
+	number, last := -1, ""
+	for i := range 2 {
+		text, err := os.ReadFile(h.Part(fmt.Sprintf("accounts-%d", i)).LogFile())
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "this replica is at work") && line > last {
+				number, last = i, line
+			}
+		}
+	}
+	require.GreaterOrEqual(t, number, 0)
+	return number
+}
+
+func (h *House) elections(t *testing.T) {
+	first := h.awaitSuccessor(t, "", 20*time.Second)
+	working := h.Part(fmt.Sprintf("accounts-%d", h.atWork(t)))
+
+	require.NoError(t, working.Stop())
+	second := h.awaitSuccessor(t, first, leaseDuration/2+10*time.Second)
+	require.NoError(t, working.Restart(t.Context()))
+	_, err := h.Application(t.Context(), "after-a-stop", 1)
+	require.NoError(t, err)
+
+	working = h.Part(fmt.Sprintf("accounts-%d", h.atWork(t)))
+	working.Kill()
+	third := h.awaitSuccessor(t, second, 30*time.Second)
+	require.NoError(t, working.Restart(t.Context()))
+	_, err = h.Application(t.Context(), "after-a-kill", 1)
+	require.NoError(t, err)
+
+	// One that is frozen until another is at work notices, writes nothing more and ends.
+	working = h.Part(fmt.Sprintf("accounts-%d", h.atWork(t)))
+	require.NoError(t, syscall.Kill(working.PID(), syscall.SIGSTOP))
+	fourth := h.awaitSuccessor(t, third, 30*time.Second)
+	require.NoError(t, syscall.Kill(working.PID(), syscall.SIGCONT))
+	select {
+	case <-working.Exited():
+	case <-time.After(30 * time.Second):
+		t.Fatal("a replica that lost its lease goes on")
+	}
+	require.Error(t, working.Result())
+	text, err := os.ReadFile(working.LogFile())
+	require.NoError(t, err)
+	require.Contains(t, string(text), "the lease is lost")
+	require.NoError(t, working.Restart(t.Context()))
+	_, err = h.Application(t.Context(), "after-a-freeze", 1)
+	require.NoError(t, err)
+	now, err := h.holder(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, fourth, now)
+}
