@@ -77,7 +77,7 @@ func (f *webhookFlags) parts(p runtime, s *stream.Stream) ([]part, error) {
 	}
 	receiver, err := webhook.New(webhook.Options{
 		Address: f.address, CertFile: f.certFile, KeyFile: f.keyFile,
-		ClientCAFile: f.clientCAFile, ClientNames: f.clientNames, Publisher: s, Gaps: s,
+		ClientCAFile: f.clientCAFile, ClientNames: f.clientNames, Publisher: s, Gaps: s, Attendant: s,
 		SetAside: f.setAside, SetAsideBytes: f.setAsideBytes, RetryAfter: f.retryAfter,
 		Log: p.log.With("part", "ingest-webhook"), Registerer: p.registry,
 	})

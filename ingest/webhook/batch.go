@@ -61,7 +61,9 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	r.metrics.done.Inc()
-	r.metrics.arrived(strings.TrimPrefix(strings.TrimSuffix(request.URL.Path, "/"), pathPrefix), r.options.Now())
+	name, now := strings.TrimPrefix(strings.TrimSuffix(request.URL.Path, "/"), pathPrefix), r.options.Now()
+	r.metrics.arrived(name, now)
+	r.outage.sent(name, now)
 }
 
 func (r *Receiver) serve(w http.ResponseWriter, request *http.Request) error {
@@ -267,7 +269,7 @@ func (b *batch) publish() error {
 		if !r.failing.Swap(true) {
 			r.options.Log.Error("Events cannot be published; kube-apiservers are told to come again", "error", err)
 		}
-		r.outage.refused(b.name, r.options.Now())
+		r.outage.refuse(b.name, r.options.Now())
 		b.events = nil
 		return errNotPublished
 	}
@@ -275,8 +277,9 @@ func (b *batch) publish() error {
 		r.options.Log.Info("Events are published again")
 	}
 	if len(b.events) > 0 {
-		if err := r.outage.over(b.ctx, r.options.Now(), r.options.Gaps); err != nil {
-			r.options.Log.Error("A gap cannot be recorded; it is tried again with the next batch", "error", err)
+		r.outage.published(r.options.Now())
+		if err := r.outage.record(b.ctx, r.options.Gaps); err != nil {
+			r.options.Log.Error("A gap cannot be recorded; it is tried again", "error", err)
 		}
 	}
 	r.metrics.published.Add(float64(len(b.events)))

@@ -80,9 +80,6 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// maxNames bounds the series of lastBatch: a caller chooses its name.
-const maxNames = 64
-
 // arrived notes a batch of the kube-apiserver of that name.
 func (m *metrics) arrived(name string, now time.Time) {
 	m.mu.Lock()

@@ -6,7 +6,9 @@
 //
 // What it cannot promise is more than kube-apiserver does. A batch that gets another answer than 200 is repeated there:
 // five times within a minute and a half, or for about four minutes if the answer is 429 or 503 with a Retry-After, and
-// then dropped. Longer outages than that are survived by the audit log's files only; each is recorded as a gap.
+// then dropped. Longer outages than that are survived by the audit log's files only. Each is recorded as a gap, whether
+// nothing could be published or no receiver was there. What kube-apiserver itself drops, because its buffer is full or
+// it is killed, nobody tells the receiver.
 package webhook
 
 import (
@@ -18,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +70,9 @@ type Options struct {
 	// Gaps records the times in which events could not be published for longer than kube-apiserver holds on to them;
 	// nil: nobody does.
 	Gaps ingest.GapRecorder
+	// Attendant tells a receiver when one was there before it: where none was for longer than kube-apiserver repeats a
+	// batch that nobody answers, that is a gap; nil: nobody does.
+	Attendant Attendant
 
 	SetAside      string // directory for what could not be used; made if it is missing
 	SetAsideBytes int64  // that are kept there, the newest; DefaultSetAsideBytes if 0
@@ -131,6 +137,9 @@ type Receiver struct {
 	waiting atomic.Int32  // requests that wait for a slot
 	failing atomic.Bool   // the last publication failed
 	outage  outage
+
+	started  time.Time
+	attended atomic.Bool // it has been noted once that this receiver is there
 }
 
 // New reads the certificates and begins to listen. Run serves.
@@ -154,6 +163,7 @@ func New(o Options) (*Receiver, error) {
 	}
 	r := &Receiver{
 		options: o, metrics: m, aside: aside, identity: identity, listener: listener, slots: make(chan struct{}, o.InFlight),
+		started: o.Now(),
 	}
 	r.server = &http.Server{
 		Handler: r, TLSConfig: identity.config(), MaxHeaderBytes: maxHeader,
@@ -170,6 +180,11 @@ func (r *Receiver) Address() net.Addr { return r.listener.Addr() }
 
 // Run serves until ctx is done, answers the requests that have begun, and returns nil.
 func (r *Receiver) Run(ctx context.Context) error {
+	attending, leave := context.WithCancel(ctx)
+	var attendance sync.WaitGroup
+	attendance.Go(func() { r.attend(attending) })
+	defer attendance.Wait()
+	defer leave()
 	served := make(chan error, 1)
 	go func() { served <- r.server.ServeTLS(r.listener, "", "") }()
 	select {
