@@ -11,9 +11,12 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mintlog/mintlog/cmd/printable"
 )
 
 func main() {
+	printable.SetLocale(os.Getenv)
 	// The first signal drains; a second one ends the process at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
