@@ -174,6 +174,25 @@ func TestAJobMintsIntoASecretOnceHoweverOftenItRuns(t *testing.T) {
 	})
 }
 
+func TestWhatExternalSecretsPushesIsWhatTheJobFills(t *testing.T) {
+	var push struct {
+		Spec struct {
+			Selector struct {
+				Secret struct{ Name string }
+			}
+			Data []struct {
+				Match struct{ SecretKey string }
+			}
+		}
+	}
+	text, err := os.ReadFile(example("gitops", "pushsecret.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &push))
+	require.Len(t, push.Spec.Data, 1)
+	script := strings.Join(job(t, "mint-to-secret.yaml").Command, " ")
+	require.Contains(t, script, "create secret generic "+push.Spec.Selector.Secret.Name+" --from-file="+push.Spec.Data[0].Match.SecretKey+" ")
+}
+
 func TestAJobMintsIntoAFileOnceHoweverOftenItRuns(t *testing.T) {
 	quickstart(t)
 	lay(t, "gitops", "rbac.yaml")

@@ -140,3 +140,24 @@ func TestTheQuickstartsVictoriaLogsIsTheOneThatTheTestsRun(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.Contains(string(module), "github.com/VictoriaMetrics/VictoriaLogs "+string(image[1])+" "), "%s", image[1])
 }
+
+func TestTheQuickstartBuildsTheImageThatTheChartRuns(t *testing.T) {
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	var values struct {
+		Image struct {
+			Repository string `json:"repository"`
+		} `json:"image"`
+	}
+	for name, into := range map[string]any{"Chart.yaml": &chart, "values.yaml": &values} {
+		text, err := os.ReadFile(filepath.Join(cluster.Root(), "deploy", "chart", "mintlog", name))
+		require.NoError(t, err)
+		require.NoError(t, yaml.Unmarshal(text, into))
+	}
+	page, err := os.ReadFile(filepath.Join(cluster.Root(), "docs", "quickstart.md"))
+	require.NoError(t, err)
+	image := values.Image.Repository + ":" + chart.AppVersion
+	require.Contains(t, string(page), "docker build --tag "+image+" .")
+	require.Contains(t, string(page), "kind load docker-image "+image+" ")
+}

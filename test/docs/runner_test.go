@@ -164,20 +164,21 @@ var (
 // redacted has no password in it: nothing of 32 letters and digits.
 func redacted(text string) string { return long.ReplaceAllString(text, "…") }
 
-// follow does what a page says, as a reader would. Blocks that cannot be run here are done by inPlace, by what they begin
-// with; "" there is nothing to do for.
+// follow does what a page says, as a reader would. For each block that cannot be run here inPlace has, by what the block
+// begins with, what is done instead, or nil.
 func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(cluster.Root(), "docs", page))
 	require.NoError(t, err)
-	ran := 0
+	ran, met := 0, map[string]bool{}
 	for _, step := range steps(string(text)) {
 		where := fmt.Sprintf("docs/%s:%d: %s", page, step.line, step.command)
 		if step.apart {
 			done := false
 			for beginning, do := range inPlace {
 				if strings.HasPrefix(step.command, beginning) {
-					if done = true; do != nil {
+					done, met[beginning] = true, true
+					if do != nil {
 						do()
 					}
 				}
@@ -207,6 +208,7 @@ func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 		}
 		require.Empty(t, complaint, where)
 	}
+	require.Len(t, met, len(inPlace), "docs/%s has no block any more for some of what stands for its blocks", page)
 	require.NotZero(t, ran, "docs/%s has no console block: nothing of it was run", page)
 }
 
