@@ -50,9 +50,8 @@ func without(f Formatter, shape string) form {
 
 // Shape is what a stored form looks like, what differs from one to the next in angle brackets; empty, if New would fail.
 func Shape(name string, p Parameters) string {
-	f, ok := builtIn[name]
-	p, err := p.within(f.limits)
-	if !ok || err != nil {
+	f, p, err := find(name, p)
+	if err != nil {
 		return ""
 	}
 	return f.shape(p)
@@ -67,11 +66,7 @@ func Built(name string) (Formatter, bool) {
 // New returns the built-in format of that name. It is an error if there is none, or a parameter is not one of its own
 // or out of its limits.
 func New(name string, p Parameters) (Formatter, error) {
-	f, ok := builtIn[name]
-	if !ok {
-		return nil, fmt.Errorf("the format %q is not known to this version", name)
-	}
-	p, err := p.within(f.limits)
+	f, p, err := find(name, p)
 	if err != nil {
 		return nil, err
 	}
@@ -81,21 +76,28 @@ func New(name string, p Parameters) (Formatter, error) {
 // Unissued returns what an account stores for which no password was ever issued: a form of the built-in format of that
 // name that no password opens, or the form of one that nobody sees. The errors are those of New, and of drawing.
 func Unissued(name string, p Parameters, random io.Reader, username string) ([]byte, error) {
-	formatter, err := New(name, p)
+	f, p, err := find(name, p)
 	if err != nil {
 		return nil, err
 	}
-	if unissued := builtIn[name].unissued; unissued != nil {
-		if p, err = p.within(builtIn[name].limits); err != nil {
-			return nil, err
-		}
-		return unissued(p, random)
+	if f.unissued != nil {
+		return f.unissued(p, random)
 	}
 	password, err := NewPassword(random)
 	if err != nil {
 		return nil, err
 	}
-	return formatter.Format(random, username, password)
+	return f.make(p).Format(random, username, password)
+}
+
+// find is the built-in format of that name, and its parameters with the defaults filled in.
+func find(name string, p Parameters) (form, Parameters, error) {
+	f, ok := builtIn[name]
+	if !ok {
+		return form{}, Parameters{}, fmt.Errorf("the format %q is not known to this version", name)
+	}
+	p, err := p.within(f.limits)
+	return f, p, err
 }
 
 // Names are the names of the built-in formats, sorted.

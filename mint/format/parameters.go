@@ -1,6 +1,9 @@
 package format
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Parameters are what a definition may say of its format; what is 0 is the format's default.
 type Parameters struct {
@@ -35,7 +38,7 @@ func (p Parameters) within(limits []Limit) (Parameters, error) {
 		limit.Set(&rest, 0)
 	}
 	if rest != (Parameters{}) {
-		return Parameters{}, fmt.Errorf("a parameter is set that the format does not have")
+		return Parameters{}, errors.New("a parameter is set that the format does not have")
 	}
 	return full, nil
 }
