@@ -33,8 +33,10 @@ const (
 	// What fails is tried again after firstRetry, doubling up to lastRetry, each with up to half as much again by chance.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 5 * time.Minute
-	// longest is how long one look at an application may take.
-	longest = time.Minute
+	// longest is how long one look at an application may take, and seedingTime the part of it in which new accounts are
+	// seeded: a format's webhook that hangs leaves time for those who have a password already.
+	longest     = time.Minute
+	seedingTime = longest / 2
 	// inspection is how often an application is looked at though nothing of it changed: its grant is not watched. Nor is
 	// what stands in the place of an account Secret or a grant, and is waited for.
 	inspection      = time.Hour
@@ -374,6 +376,8 @@ func (a *Accounts) spareHeld(ctx context.Context, s situation, p *plan) error {
 
 // seedAll creates what is to be seeded, some of it at once, and returns the account Secrets that there are now.
 func (a *Accounts) seedAll(ctx context.Context, s situation, p *plan) ([]*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, seedingTime)
+	defer cancel()
 	created := make([]seeding, len(p.seed))
 	var group errgroup.Group
 	group.SetLimit(seedsAtOnce)

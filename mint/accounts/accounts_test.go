@@ -464,7 +464,11 @@ func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.
 	assert.NotNil(t, secret(t, ns, fresh.Name))
 
 	install(t, ns, "Behind", "app")
-	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh))
+	_, err := admin().CoreV1().Secrets(ns).Patch(t.Context(), fresh.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"x":"y"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.ErrorContains(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh), "has just changed", "it may have been minted")
+	require.NotNil(t, secret(t, ns, fresh.Name))
+	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, secret(t, ns, fresh.Name)))
 	assert.Nil(t, secret(t, ns, fresh.Name))
 }
 

@@ -1,6 +1,8 @@
 package accounts
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand"
 	"runtime"
@@ -18,6 +20,7 @@ import (
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
+	"github.com/mintlog/mintlog/mint/webhook"
 )
 
 var sight = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -297,4 +300,31 @@ func TestWhateverHappensNoAccountThatMayHaveAPasswordIsSeeded(t *testing.T) {
 		return assert.ObjectsAreEqual(first.record, again.record) && len(again.seed) == 0 && len(again.remove) == 0 && len(again.repair) == 0
 	}
 	require.NoError(t, quick.Check(property, &quick.Config{MaxCount: 2000}))
+}
+
+// deadlines is a format's webhook that says until when it is waited for.
+type deadlines struct{ at chan time.Time }
+
+func (d deadlines) Accounts(context.Context, string, webhook.Config, webhook.Application) ([]webhook.Account, error) {
+	return nil, errors.New("not asked for")
+}
+
+func (d deadlines) Format(ctx context.Context, _ string, _ webhook.Config, _, _, _ string) (string, error) {
+	at, _ := ctx.Deadline()
+	d.at <- at
+	return "", errors.New("it hangs")
+}
+
+func TestAFormatsWebhookThatHangsLeavesTimeForWhatIsNotSeeded(t *testing.T) {
+	s := application(time.Hour, "app").recorded()
+	s.block.Format = definition.Format{Kind: definition.Webhook, Name: "ours"}
+	hook := deadlines{make(chan time.Time, 1)}
+	p := decide(t.Context(), s, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	a := &Accounts{Options: Options{Webhooks: hook, Random: rand.New(rand.NewSource(1))}}
+	_, err := a.seedAll(ctx, s, &p)
+	require.Error(t, err)
+	end, _ := ctx.Deadline()
+	assert.Greater(t, end.Sub(<-hook.at), longest/3)
 }

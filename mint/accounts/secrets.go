@@ -157,13 +157,16 @@ func (a *Accounts) remove(ctx context.Context, s situation, secrets []*corev1.Se
 			failures = append(failures, fmt.Errorf("the HelmRelease still takes values from the Secret %s: %w", secret.Name, errNotYet))
 			continue
 		}
-		uid := secret.UID
-		err := a.Client.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		err := a.Client.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion},
+		})
 		switch {
 		case err == nil:
 			a.metrics.wrote("secret", "delete")
 			a.Log.Info("an account is no longer declared; its Secret is deleted", "namespace", secret.Namespace, "secret", secret.Name)
-		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+		case apierrors.IsConflict(err): // it may have been declared and minted again since
+			failures = append(failures, fmt.Errorf("the account Secret %s has just changed: %w", secret.Name, errNotYet))
+		case !apierrors.IsNotFound(err):
 			failures = append(failures, fmt.Errorf("delete the account Secret %s: %w", secret.Name, quiet(err)))
 		}
 	}
