@@ -41,8 +41,8 @@ apart --from all
 		{line: 4, command: "one   # why", output: []string{"out", "…"}},
 		{line: 7, command: "two |\n    three \\\n    four"},
 		{line: 10, command: "cat <<'END'\n```\n$ not a command\nEND", output: []string{"shown"}},
-		{line: 18, command: "five", output: []string{"indented"}},
-		{line: 25, command: "apart --from all\n", apart: true},
+		{line: 19, command: "five", output: []string{"indented"}},
+		{line: 26, command: "apart --from all\n", apart: true},
 	}, steps(page))
 }
 
