@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mintlog/mintlog/mint/enrolment"
 )
@@ -54,14 +53,7 @@ func (f *enrolFlags) config(userAgent string) (*rest.Config, error) {
 	if f.identities.Namespace == "" || f.identities.Mint == "" || f.identities.Accounts == "" || f.identities.Projector == "" {
 		return nil, errors.New("--namespace and the --…-service-account flags are needed: the bindings name them")
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.kubeconfig
-	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	c.UserAgent = "mintlog-" + userAgent
-	return c, nil
+	return administrator(f.kubeconfig, f.context, "mintlog-"+userAgent)
 }
 
 // forEach does something for each namespace, and goes on with the next where it fails.
