@@ -78,15 +78,16 @@ func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([
 	if err != nil {
 		return nil, err
 	}
-	caches, err := cluster.New(cluster.Options{Config: restConfig, Log: log})
-	if err != nil {
-		return nil, err
-	}
 	leader, err := f.leader.newLeader(p, house.namespace, accountsLease, restConfig)
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(leader.fence(protobuf(restConfig)))
+	connection := leader.fence(restConfig)
+	caches, err := cluster.New(cluster.Options{Config: connection, Log: log}) // HelmReleases are written through it
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(protobuf(connection))
 	if err != nil {
 		return nil, fmt.Errorf("build the accounts role's client: %w", err)
 	}
