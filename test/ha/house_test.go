@@ -71,6 +71,7 @@ func TestMintlogWithTwoOfEachPartOnAClusterOfThree(t *testing.T) {
 		require.NoError(t, h.NATS.AwaitReplicas(t.Context(), eventsStream))
 	})
 	t.Run("one replica of the accounts role works at a time, and the other follows", h.elections)
+	t.Run("what went with the stream, and with the whole cluster, comes back from the archive and from the files", h.losses)
 }
 
 // attributed mints as jane and waits for her name.
