@@ -89,7 +89,8 @@ func who() *logs.PanelBuilder {
 			`"objectRef.apiGroup":="credentials.cozystack.io" "objectRef.resource":=credentials "objectRef.subresource":in(mint,revoke) ` +
 			`"annotations.authorization.k8s.io/decision":=allow "objectRef.namespace":~"^(${namespace:regex})$" ` +
 			`| uniq by (_time, auditID, "objectRef.namespace", "objectRef.name", "objectRef.subresource", user_username, "impersonatedUser.username", "responseStatus.code") ` +
-			`| format "<objectRef.subresource> <objectRef.namespace>/<objectRef.name> by <user_username> for <impersonatedUser.username>: <responseStatus.code>" as _msg ` +
+			`| format if ("impersonatedUser.username":="") "<objectRef.subresource> <objectRef.namespace>/<objectRef.name> by <user_username>: <responseStatus.code>" as _msg ` +
+			`| format if ("impersonatedUser.username":!="") "<objectRef.subresource> <objectRef.namespace>/<objectRef.name> by <user_username> as <impersonatedUser.username>: <responseStatus.code>" as _msg ` +
 			`| sort by (_time desc) | limit 500`)).
 		ShowTime(true).WrapLogMessage(true).EnableLogDetails(true).
 		SortOrder(common.LogsSortOrderDescending).DedupStrategy(common.LogsDedupStrategyNone)
