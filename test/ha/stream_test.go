@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -175,10 +174,10 @@ func (r *run) goesOn(t *testing.T, limit time.Duration, while string) {
 func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
 	t.Parallel()
 	n := startNATS(t)
-	publisher, _ := openStream(t, n)
-	one, _ := openStream(t, n)
-	two, _ := openStream(t, n)
-	for name := range maps.Keys(map[string]bool{eventsStream: true, "KV_mintlog_evidence": true}) {
+	publisher, published := openStream(t, n)
+	one, first := openStream(t, n)
+	two, second := openStream(t, n)
+	for _, name := range []string{eventsStream, "KV_mintlog_evidence"} {
 		require.NoError(t, n.AwaitReplicas(t.Context(), name), "every stream has three replicas")
 	}
 	r := startRun(t, publisher, one, two)
@@ -208,4 +207,9 @@ func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
 
 	require.NoError(t, eventually(t.Context(), 80*time.Second, func(context.Context) error { return r.missing(0, r.count()) }),
 		"nothing that was acknowledged is lost")
+
+	require.NoError(t, n.DeleteStream(t.Context(), eventsStream))
+	r.goesOn(t, 60*time.Second, "the stream was deleted")
+	const alarm = "mintlog_stream_recreated_total"
+	require.Positive(t, counted(t, published, alarm)+counted(t, first, alarm)+counted(t, second, alarm))
 }
