@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// foundAnnotation holds the JSON list of an application's accounts that are never seeded.
+	// foundAnnotation holds the JSON list of the logins of an application that are never seeded.
 	foundAnnotation = "credentials.cozystack.io/found"
 	// sightAnnotation holds the first sight of the kind's block under which that list was made.
 	sightAnnotation = "credentials.cozystack.io/first-sight"
