@@ -213,7 +213,7 @@ func (e *Event) Identity() string {
 	if e.ImpersonatedUser != nil {
 		impersonated = "+" + e.ImpersonatedUser.Username
 	}
-	var canonical []byte // each part behind its length, so that no two lists of parts look alike
+	canonical := make([]byte, 0, 1<<10) // each part behind its length, so that no two lists of parts look alike
 	for _, part := range []string{
 		e.AuditID, string(e.Stage), e.Verb, e.User.Username, impersonated,
 		o.APIGroup, o.Resource, o.Subresource, o.Namespace, o.Name, o.UID,
