@@ -64,7 +64,10 @@ func doctorCommand() *cobra.Command {
 		Long: `doctor looks at a running installation with your own rights and prints, check by check,
 OK, WARN or FAIL, what it saw and what to mend. It changes nothing: it asks for one mint
 in a dry run, which stands in the audit log, and sees how long its audit events take to
-arrive. Where a right is missing it says which, and looks at the rest.
+arrive; and, as each part does at its start, for dry runs that the admission policies
+must deny. Of Secrets it reads names, labels and annotations; but where the mint server
+cannot be reached from here, it reads the certificate in --serving-secret. Where a right
+is missing it says which, and looks at the rest.
 
 It ends with status 1 if anything is FAIL. Give --victorialogs, and --nats where the
 stream is not embedded: then it can tell which part an event got stuck behind.`,

@@ -38,7 +38,7 @@ const (
 const shown = 5
 
 // settling is how long an application or a Secret may be there before everything is in step.
-const settling = 30 * time.Second
+const settling = 5 * time.Second
 
 // some are the first of a list in words.
 func some(list []string) string {

@@ -80,14 +80,14 @@ type Doctor struct {
 	metadata metadata.Interface
 	http     *http.Client
 
-	apiService   func() (apiServiceFacts, error)
-	definitions  func() ([]definitionFacts, error)
-	releases     func() ([]releaseFacts, error)
-	enrolled     func() ([]enrolment.Enrolment, error)
-	secrets      func() ([]secretFacts, error)
-	newest       func() (*operationFacts, error)
-	backgroundMu sync.Mutex
-	background   context.Context // of what several checks share
+	apiService  func() (apiServiceFacts, error)
+	definitions func() ([]definitionFacts, error)
+	releases    func() ([]releaseFacts, error)
+	enrolled    func() ([]enrolment.Enrolment, error)
+	secrets     func() ([]secretFacts, error)
+	newest      func() (*operationFacts, error)
+	telling     sync.Mutex
+	background  context.Context // of what several checks share
 }
 
 // New prepares to look.
@@ -158,8 +158,8 @@ func (d *Doctor) Run(ctx context.Context, done func(result Result, finished, of 
 	for i, c := range checks {
 		running.Go(func() {
 			results[i] = d.run(ctx, c)
-			d.backgroundMu.Lock()
-			defer d.backgroundMu.Unlock()
+			d.telling.Lock()
+			defer d.telling.Unlock()
 			finished++
 			done(results[i], finished, len(checks))
 		})

@@ -363,6 +363,12 @@ func TestAStreamIsJudgedByWhatWaitsAndHowFullItIs(t *testing.T) {
 	f(OK, func(s *streamFacts) { pending(s); s.after[0].Handled = 5 })
 	f(OK, func(s *streamFacts) { s.after[0].Pending = 7 })
 	f(Warn, func(s *streamFacts) { s.before[0].Unsettled, s.after[0].Unsettled = 3, 3 }, "3 events wait")
+	intents := func(s *streamFacts) {
+		s.before[0].Name, s.after[0].Name = stream.ProjectorIntents, stream.ProjectorIntents
+	}
+	f(OK, func(s *streamFacts) { intents(s); s.before[0].Unsettled, s.after[0].Unsettled = 3, 3 })
+	f(OK, func(s *streamFacts) { intents(s); pending(s); s.after[0].Delivered = 5 })
+	f(Warn, func(s *streamFacts) { intents(s); pending(s) }, "7 events wait for the projector")
 	f(Warn, func(s *streamFacts) {
 		s.gaps = []gap.Gap{{Source: "file:audit.log", Reason: "rotated file is gone", FoundAt: now}, {Source: "x", FoundAt: now, ClosedAt: now}}
 	}, "1 gaps are open", "file:audit.log from the beginning to 2026-07-01T12:00:00Z", "mintlog replay")

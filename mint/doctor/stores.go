@@ -14,8 +14,12 @@ import (
 	"github.com/mintlog/mintlog/store/stream"
 )
 
-// between is how far the two looks at the stream's consumers lie apart.
-const between = 2 * time.Second
+const (
+	// patience is how long a consumer may stand still: the archiver acknowledges what VictoriaLogs has kept for 6 s.
+	patience = 10 * time.Second
+	// glance is how far apart its looks at the stream are meanwhile.
+	glance = time.Second
+)
 
 // Shares of a stream's bound from which on it is nearly full.
 const (
@@ -27,6 +31,7 @@ const (
 type streamFacts struct {
 	streams       []stream.StreamState
 	before, after []stream.ConsumerState
+	apart         time.Duration // the looks
 	gaps          []gap.Gap
 }
 
@@ -43,14 +48,38 @@ func (d *Doctor) lookAtStream(ctx context.Context) []Finding {
 	if f.gaps, err = d.Stream.Gaps(ctx); err != nil {
 		return []Finding{fail(reach, "the gaps cannot be read: %s", words(err))}
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(between):
+	for began := d.Now(); ; {
+		if f.streams, f.after, err = d.Stream.Inspect(ctx); err != nil {
+			return []Finding{fail(reach, "the stream cannot be looked at: %s", words(err))}
+		}
+		f.apart = d.Now().Sub(began)
+		if f.apart >= patience || !slices.ContainsFunc(f.after, f.stands) {
+			return judgeStream(f)
+		}
+		select {
+		case <-ctx.Done():
+			return judgeStream(f)
+		case <-time.After(glance):
+		}
 	}
-	if f.streams, f.after, err = d.Stream.Inspect(ctx); err != nil {
-		return []Finding{fail(reach, "the stream cannot be looked at: %s", words(err))}
+}
+
+// stands reports whether something waited for a consumer at the first look, and it has handled nothing until the last.
+func (f streamFacts) stands(c stream.ConsumerState) bool {
+	i := slices.IndexFunc(f.before, func(b stream.ConsumerState) bool { return b.Name == c.Name })
+	if i < 0 || waiting(f.before[i]) == 0 || waiting(c) == 0 || c.Handled != f.before[i].Handled {
+		return false
 	}
-	return judgeStream(f)
+	return c.Name != stream.ProjectorIntents || c.Delivered == f.before[i].Delivered
+}
+
+// waiting is what a consumer has before it. The projector keeps a RequestReceived for more than a minute, until the final
+// event can come no more: what was handed to it does not wait.
+func waiting(c stream.ConsumerState) uint64 {
+	if c.Name == stream.ProjectorIntents {
+		return c.Pending
+	}
+	return c.Pending + uint64(max(c.Unsettled, 0))
 }
 
 func judgeStream(f streamFacts) []Finding {
@@ -76,18 +105,15 @@ func judgeStream(f streamFacts) []Finding {
 		}
 	}
 	for i, c := range f.after {
-		before := f.before[i]
-		waiting := c.Pending + uint64(max(c.Unsettled, 0))
-		stands := before.Pending+uint64(max(before.Unsettled, 0)) > 0 && c.Handled == before.Handled
 		part, _, _ := strings.Cut(string(c.Name), "-")
 		switch {
 		case c.Missing:
 			findings = append(findings, fail(parts, "the consumer %s is missing: events are kept for existing consumers only", c.Name))
-		case waiting == 0 || !stands:
-		case c.Pending > 0 && c.Unsettled == 0 && c.Readers == 0 && c.Delivered == before.Delivered:
-			findings = append(findings, fail("see that the "+part+" runs", "%d events wait for the %s (%s) and nobody reads them", waiting, part, c.Name))
+		case !f.stands(c):
+		case c.Pending > 0 && c.Unsettled == 0 && c.Readers == 0 && c.Delivered == f.before[i].Delivered:
+			findings = append(findings, fail("see that the "+part+" runs", "%d events wait for the %s (%s) and nobody reads them", waiting(c), part, c.Name))
 		default:
-			findings = append(findings, warn("see the log of the "+part+": what it writes to may be down", "%d events wait for the %s (%s), and it handled none for %s", waiting, part, c.Name, between))
+			findings = append(findings, warn("see the log of the "+part+": what it writes to may be down", "%d events wait for the %s (%s), and it handled none for %s", waiting(c), part, c.Name, f.apart.Round(time.Second)))
 		}
 	}
 	findings = append(findings, judgeGaps(f.gaps)...)
