@@ -156,6 +156,7 @@ func TestEveryQueryOfTheDocumentsAnswersItsQuestionInBothShapesOfRecord(t *testi
 	}
 	f := func(shape string, fill ...func(*testing.T, string)) {
 		t.Run(shape, func(t *testing.T) {
+			t.Parallel() // most of it is waiting until VictoriaLogs shows what it took
 			victoriaLogs := startVictoriaLogs(t)
 			for _, fill := range fill {
 				fill(t, victoriaLogs)
