@@ -231,7 +231,8 @@ func (r renewals) note(record resourcelock.LeaderElectionRecord, write func() er
 // fence is a connection through which nothing is written without the lease: not by what was begun before it was lost,
 // and not by a process that was frozen and does not know yet. What was sent and has not been answered when the lease
 // ends is broken off. What it cannot call back is harmless: each write carries the uid or the resourceVersion of what it
-// is meant for, or creates what must not be there.
+// is meant for, or creates what must not be there; only the projector's binding is taken away by its name, which the
+// next look at the application puts right.
 func (l *leader) fence(c *rest.Config) *rest.Config {
 	if l == nil {
 		return c
