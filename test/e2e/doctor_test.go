@@ -1,0 +1,278 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/mintlog/mintlog/mint/doctor"
+	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
+)
+
+// A diagnosis is what mintlog doctor printed.
+type diagnosis struct {
+	Verdict doctor.Verdict  `json:"verdict"`
+	Checks  []doctor.Result `json:"checks"`
+	text    string
+	status  int
+}
+
+// of is all that a check has with a verdict, seen and to be mended.
+func (d diagnosis) of(check string, verdict doctor.Verdict) string {
+	var all []string
+	for _, c := range d.Checks {
+		for _, f := range c.Findings {
+			if c.Check == check && f.Verdict == verdict {
+				all = append(all, f.Seen+" | "+f.Mend)
+			}
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func (d diagnosis) failed() []string {
+	var failed []string
+	for _, c := range d.Checks {
+		if c.Verdict == doctor.Fail {
+			failed = append(failed, c.Check)
+		}
+	}
+	return failed
+}
+
+// diagnose runs mintlog doctor as a person.
+func diagnose(t *testing.T, s *sandbox.Sandbox, person string, arguments ...string) diagnosis {
+	t.Helper()
+	arguments = append([]string{"doctor", "-o=json", "--kubeconfig=" + s.Kubeconfig(person, 0), "--victorialogs=" + s.VictoriaLogsURL()}, arguments...)
+	run := exec.CommandContext(ctx(t), s.Binary(), arguments...)
+	var out, progress bytes.Buffer
+	run.Stdout, run.Stderr = &out, &progress
+	err := run.Run()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(t, err, &exit)
+	}
+	d := diagnosis{text: out.String(), status: run.ProcessState.ExitCode()}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &d), "%s", progress.String())
+	assert.Contains(t, progress.String(), fmt.Sprintf("[%d/%d]", len(d.Checks), len(d.Checks)), "it tells how far it is")
+	assert.Equal(t, d.Verdict == doctor.Fail, d.status == 1, "the status tells of a FAIL")
+	return d
+}
+
+func TestADoctorFindsNothingThatFailsInAHealthyInstallation(t *testing.T) {
+	release := shared.application(t, "checked", "app")
+	minted := shared.mint(t, sandbox.Jane, 0, release+".app")
+	before := shared.secret(t, release+".app")
+	d := diagnose(t, shared.Sandbox, sandbox.ClusterAdmin, "--credential="+acme+"/"+release+".app", "--metrics=http://"+shared.MetricsAddress()+"/metrics")
+
+	for _, check := range []string{"api-service", "serving-certificate", "front-proxy", "api", "policies", "definitions", "events", "archive", "clocks", "versions"} {
+		assert.Empty(t, d.of(check, doctor.Fail), check)
+		assert.NotEmpty(t, d.of(check, doctor.OK), check)
+	}
+	assert.Contains(t, d.of("events", doctor.OK), "both its audit events arrived in the archive")
+	assert.Contains(t, d.of("serving-certificate", doctor.OK), "caBundle signs it")
+	assert.Contains(t, d.of("policies", doctor.OK), "mintlog-grants is bound and denied what it must")
+	assert.NotContains(t, d.text, minted.Password)
+	assert.NotContains(t, d.text, string(before.Data["password"]))
+	after := shared.secret(t, release+".app")
+	assert.Equal(t, before.Data, after.Data, "a dry run changes nothing")
+	assert.Equal(t, before.Annotations["credentials.cozystack.io/ledger"], after.Annotations["credentials.cozystack.io/ledger"])
+}
+
+func TestADoctorWithoutRightsSaysWhichAreMissing(t *testing.T) {
+	d := diagnose(t, shared.Sandbox, sandbox.Ivan, "--wait=1s")
+	for check, right := range map[string]string{
+		"api-service": "get the APIService", "front-proxy": "get the configmap extension-apiserver-authentication", "policies": "list validatingadmissionpolicybindings",
+		"definitions": "list applicationdefinitions", "enrolments": "list rolebindings in all namespaces", "grants": "list", "events": "list secrets",
+	} {
+		assert.Contains(t, d.of(check, doctor.Warn), "the right to "+right, check)
+		assert.Contains(t, d.of(check, doctor.Warn), "is missing", check)
+	}
+	assert.Empty(t, d.failed(), "what could not be looked at is not called broken")
+}
+
+// clinic is a sandbox with every part in a process of its own.
+type clinic struct {
+	*sandbox.Sandbox
+	t      *testing.T
+	nats   string
+	ingest *process.Process
+}
+
+func openClinic(t *testing.T) *clinic {
+	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
+	c := &clinic{Sandbox: s, t: t}
+	c.nats, err = s.StartNATS(ctx(t))
+	require.NoError(t, err)
+	certificate, key := s.MintCertificate()
+	host, port, err := net.SplitHostPort(s.MintAddress())
+	require.NoError(t, err)
+	c.part("accounts", "accounts", "--leader-elect=false")
+	c.part("mint", "mint", "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key, "--nats="+c.nats)
+	c.part("project", "projector", "--nats="+c.nats)
+	c.part("archive", "", "--nats="+c.nats, "--victorialogs="+s.VictoriaLogsURL())
+	c.ingest = c.part("ingest", "", "--nats="+c.nats, "--state="+filepath.Join(s.StateDirectory(), "ingest"), "--audit-log="+s.AuditLog(0))
+	require.NoError(t, s.LayAPI(ctx(t)))
+	require.NoError(t, s.LayDefinition(ctx(t)))
+	require.NoError(t, s.AwaitFirstSight(ctx(t), "Postgres"))
+	_, err = s.LayRelease(ctx(t))
+	require.NoError(t, err)
+	require.NoError(t, s.AwaitAccounts(ctx(t), acme, 2))
+	return c
+}
+
+func (c *clinic) part(name, account string, arguments ...string) *process.Process {
+	arguments = append([]string{name, "--metrics-address="}, arguments...)
+	if account != "" {
+		kubeconfig, err := c.ServiceAccountKubeconfig(ctx(c.t), account, 0)
+		require.NoError(c.t, err)
+		arguments = append(arguments, "--kubeconfig="+kubeconfig, "--namespace="+sandbox.Namespace)
+	}
+	started, err := c.Run(ctx(c.t), "mintlog-"+name, c.Binary(), arguments...)
+	require.NoError(c.t, err)
+	return started
+}
+
+func (c *clinic) diagnose(t *testing.T, arguments ...string) diagnosis {
+	t.Helper()
+	return diagnose(t, c.Sandbox, sandbox.ClusterAdmin, append([]string{"--nats=" + c.nats, "--wait=6s"}, arguments...)...)
+}
+
+// fails wants exactly these checks to fail, and the first one's words to hold these.
+func (c *clinic) fails(t *testing.T, checks []string, words ...string) {
+	t.Helper()
+	d := c.diagnose(t)
+	require.Equal(t, checks, d.failed(), "%s", d.text)
+	for _, word := range words {
+		assert.Contains(t, d.of(checks[0], doctor.Fail), word)
+	}
+}
+
+func (c *clinic) object(resource schema.GroupVersionResource, name string) (dynamic.ResourceInterface, *unstructured.Unstructured) {
+	client := dynamic.NewForConfigOrDie(c.RESTConfig(sandbox.ClusterAdmin, 0)).Resource(resource)
+	object, err := client.Get(ctx(c.t), name, metav1.GetOptions{})
+	require.NoError(c.t, err)
+	return client, object
+}
+
+// TestADoctorNamesWhatIsBroken breaks one thing after the other, and mends it; the last stays broken.
+func TestADoctorNamesWhatIsBroken(t *testing.T) {
+	c := openClinic(t)
+	h := &house{Sandbox: c.Sandbox}
+
+	t.Run("nothing", func(t *testing.T) {
+		h.mint(t, sandbox.Jane, 0, "postgres-orders.app")
+		within(t, 20*time.Second, func() error {
+			got, err := h.credential(t.Context(), sandbox.Jane, 0, acme, "postgres-orders.app")
+			if err != nil {
+				return err
+			}
+			return by(sandbox.Jane, "")(got)
+		})
+		// A young grant is not judged yet, and what the sandbox has just done may still be on its way.
+		var d diagnosis
+		within(t, 40*time.Second, func() error {
+			d = c.diagnose(t)
+			if !strings.Contains(d.of("grants", doctor.OK), "1 grants name exactly their 2 account Secrets") || d.of("stream", doctor.OK) == "" {
+				return errors.New(d.text)
+			}
+			return nil
+		})
+		assert.Empty(t, d.failed(), "%s", d.text)
+		assert.Contains(t, d.of("events", doctor.OK), "arrived in the stream")
+		assert.Contains(t, d.of("events", doctor.OK), "arrived in the archive")
+		assert.Contains(t, d.of("stream", doctor.OK), "consumers that keep up")
+		assert.Contains(t, d.of("archive", doctor.OK), "the newest operation (Mint of tenant-acme/postgres-orders.app")
+	})
+
+	t.Run("a policy is not bound", func(t *testing.T) {
+		bindings := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}
+		client, binding := c.object(bindings, "mintlog-grants")
+		require.NoError(t, client.Delete(ctx(t), "mintlog-grants", metav1.DeleteOptions{}))
+		c.fails(t, []string{"policies"}, "mintlog-grants is not bound", "apply mintlog's chart again")
+		binding.SetResourceVersion("")
+		_, err := client.Create(ctx(t), binding, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, c.AwaitPolicies(ctx(t)))
+	})
+
+	t.Run("ingest does not run", func(t *testing.T) {
+		require.NoError(t, c.ingest.Stop())
+		c.fails(t, []string{"events"}, "none of its audit events arrived in the stream", "see that ingest runs")
+		require.NoError(t, c.ingest.Restart(ctx(t)))
+	})
+
+	t.Run("VictoriaLogs does not run", func(t *testing.T) {
+		archive := c.process(t, "victoria-logs")
+		archive.Kill()
+		c.fails(t, []string{"archive"}, "the archive cannot be asked", "see that VictoriaLogs runs")
+		require.NoError(t, archive.Restart(ctx(t)))
+	})
+
+	t.Run("the APIService leads nowhere", func(t *testing.T) {
+		services := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+		const name = "v1alpha1.credentials.cozystack.io"
+		dead, err := process.FreeAddress()
+		require.NoError(t, err)
+		_, port, err := net.SplitHostPort(dead)
+		require.NoError(t, err)
+		client, _ := c.object(services, name)
+		_, err = client.Patch(ctx(t), name, types.MergePatchType, fmt.Appendf(nil, `{"spec": {"service": {"port": %s}}}`, port), metav1.PatchOptions{})
+		require.NoError(t, err)
+		within(t, 60*time.Second, func() error { return c.available(client, name, "False") })
+		c.fails(t, []string{"api-service", "api"}, "not Available", "mintlog/mint:"+port, "no namespace of the cluster can be deleted")
+		require.NoError(t, c.LayAPI(ctx(t)))
+	})
+
+	t.Run("a namespace is not enrolled any more", func(t *testing.T) {
+		out, err := exec.CommandContext(ctx(t), c.Binary(), "unenroll", "--kubeconfig="+c.Kubeconfig(sandbox.ClusterAdmin, 0), acme).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		c.fails(t, []string{"enrolments"}, acme+" is not enrolled and has 2 account Secrets", "mintlog enroll "+acme)
+	})
+}
+
+func (c *clinic) process(t *testing.T, name string) *process.Process {
+	t.Helper()
+	for _, p := range c.Processes() {
+		if p.Name() == name {
+			return p
+		}
+	}
+	t.Fatalf("no process %s", name)
+	return nil
+}
+
+func (c *clinic) available(client dynamic.ResourceInterface, name, want string) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+	defer cancel()
+	object, err := client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, condition := range conditions {
+		if condition, ok := condition.(map[string]any); ok && condition["type"] == "Available" && condition["status"] == want {
+			return nil
+		}
+	}
+	return errors.New("the APIService is not yet as wanted")
+}
