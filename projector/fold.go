@@ -51,6 +51,7 @@ func Fold(account Account, events []event.Event, own []string) history.History {
 		folded.Findings = append(folded.Findings, b.findings(entry)...)
 	}
 	surroundings := account.surroundings(events, own)
+	folded.Findings = append(folded.Findings, surroundings.restored(account)...)
 	folded.Findings = append(folded.Findings, surroundings.findings(account)...)
 	if !account.StoredMatches {
 		folded.Writers = surroundings.writers(own)
@@ -175,6 +176,45 @@ func (s surroundings) findings(account Account) []history.Finding {
 		})
 	}
 	return findings
+}
+
+// restored reports that the newest entry of which the log has the commit was committed to another Secret, of another
+// UID: somebody put this one in its place with its ledger, as from a backup. The next operation's commit ends it.
+func (s surroundings) restored(account Account) []history.Finding {
+	for _, entry := range account.Ledger.Entries {
+		elsewhere, here := s.committed(entry, account.UID)
+		if here {
+			return nil
+		}
+		if elsewhere {
+			return []history.Finding{{
+				Type: history.FindingRestored, Revision: entry.Revision,
+				Message: "The audit log has this operation committed to a Secret that is no more; this one was put in its place with the same ledger, " +
+					"as from a backup. The password is the one of then.",
+			}}
+		}
+	}
+	return nil
+}
+
+// committed reports whether an entry's commit names another Secret, and whether one names the Secret of that UID. An
+// audit id is the client's to choose, so a commit at another time is another's.
+func (s surroundings) committed(entry ledger.Entry, uid string) (elsewhere, here bool) {
+	if entry.AuditID == "" {
+		return false, false
+	}
+	for _, commit := range s.commits {
+		apart := commit.RequestReceivedTimestamp.Sub(entry.At).Abs()
+		if commit.AuditID != entry.AuditID || apart > commitLimit+clockSkew {
+			continue
+		}
+		if commit.ObjectRef.UID == uid {
+			here = true
+		} else {
+			elsewhere = true
+		}
+	}
+	return elsewhere, here
 }
 
 // writers names who wrote the Secret out of band: the effective users, and those who impersonated them. Names beyond

@@ -318,6 +318,43 @@ func TestASuccessThatTheLedgerDoesNotHaveIsUncommitted(t *testing.T) {
 	assert.Contains(t, newest[4].Message, "12:03:59.9")
 }
 
+func TestASecretThatWasPutBackWithItsLedgerIsRestoredUntilTheNextOperation(t *testing.T) {
+	committed := func(n int, uid string, changes ...func(*event.Event)) event.Event {
+		e := write(n, mintUser, append([]func(*event.Event){func(e *event.Event) {
+			e.ObjectRef.UID = uid
+			e.RequestReceivedTimestamp = at(n)
+		}}, changes...)...)
+		return e
+	}
+	f := func(name string, want int64, events ...event.Event) {
+		t.Run(name, func(t *testing.T) {
+			a := account("jane", "jane") // operations at minutes 0, 1 and 2
+			newest := a.Ledger.Newest().Revision
+			var got int64
+			for _, finding := range Fold(a, events, own).Findings {
+				if finding.Type == history.FindingRestored {
+					require.Zero(t, got)
+					got = newest - finding.Revision + 1
+				}
+			}
+			assert.Equal(t, want, got, "counted from the newest, 0 for none")
+		})
+	}
+	f("committed to this Secret", 0, committed(1, secretUID), committed(2, secretUID))
+	f("committed to another", 1, committed(1, "another"), committed(2, "another"))
+	f("committed to another, and then to this one", 0, committed(1, "another"), committed(2, secretUID))
+	f("committed to another, and then to nobody knows which", 2, committed(1, "another"))
+	f("committed to both under one audit id", 0, committed(2, "another"), committed(2, secretUID))
+	f("by no part of ours", 0, committed(2, "another", func(e *event.Event) { e.User.Username = "ivan" }))
+	f("in the mint server's name", 0, committed(2, "another", onBehalfOf(mintUser), func(e *event.Event) { e.User.Username = "ivan" }))
+	f("under another audit id", 0, committed(2, "another", func(e *event.Event) { e.AuditID = auditID(9) }))
+	f("at another time under its audit id", 0, committed(2, "another", func(e *event.Event) {
+		e.RequestReceivedTimestamp = e.RequestReceivedTimestamp.Add(time.Minute)
+	}))
+	f("a refused one", 0, committed(2, "another", answered(409)))
+	f("created, when the UID is not known yet", 0, committed(2, ""))
+}
+
 func TestWhoWroteTheSecretOutOfBandIsNamed(t *testing.T) {
 	f := func(name string, want []string, events ...event.Event) {
 		t.Run(name, func(t *testing.T) {
@@ -435,6 +472,11 @@ func randomWorld(r *rand.Rand) world {
 			entry.Caller = w.account.Ledger.CallerDigest(entry.AuditID, caller)
 			w.callers[caller] = true
 			w.events = append(w.events, randomEvent(r, n, caller, operation))
+			if r.IntN(4) == 0 {
+				commit := write(n, mintUser)
+				commit.ObjectRef.UID = []string{"", secretUID, "another"}[r.IntN(3)]
+				w.events = append(w.events, commit)
+			}
 		}
 		w.account.Ledger = w.account.Ledger.Append(entry)
 	}
@@ -520,7 +562,7 @@ func TestRandomWorldsHoldEveryKindOfHistory(t *testing.T) {
 		}
 		seen["writers"] += len(h.Writers)
 	})
-	for _, kind := range []any{history.Success, history.Unknown, history.FindingMismatch, history.FindingConflict, history.FindingSkewed, history.FindingUncommitted, "writers"} {
+	for _, kind := range []any{history.Success, history.Unknown, history.FindingMismatch, history.FindingConflict, history.FindingSkewed, history.FindingUncommitted, history.FindingRestored, "writers"} {
 		assert.Greater(t, seen[kind], 10, kind)
 	}
 }
