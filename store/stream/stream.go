@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -272,14 +273,24 @@ func (s *Stream) enter() (leave func(), err error) {
 func (s *Stream) ensure(ctx context.Context) error {
 	s.lookup.Lock()
 	defer s.lookup.Unlock()
+	var toOpen []jetstream.StreamConfig
 	for _, c := range append(s.streamConfigs(), s.evidenceConfig(), s.gapsConfig()) {
-		if err := s.ensureStream(ctx, c); err != nil {
+		isShut, err := s.ensureStream(ctx, c)
+		if err != nil {
 			return err
+		}
+		if isShut {
+			toOpen = append(toOpen, c)
 		}
 	}
 	for consumer := range consumerKinds {
 		if err := s.ensureConsumer(ctx, consumer); err != nil {
 			return err
+		}
+	}
+	for _, c := range toOpen {
+		if _, err := s.js.UpdateStream(ctx, c); err != nil {
+			return fmt.Errorf("open stream %s: %w", c.Name, err)
 		}
 	}
 	s.created = true
@@ -342,23 +353,44 @@ func (s *Stream) streamConfigs() []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{full, received, refused}
 }
 
-func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) error {
-	if s.created {
-		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-		_, err := s.js.Stream(lookup, c.Name)
-		cancel()
-		if err == nil {
-			return nil
+// ensureStream creates the stream or updates it. A stream that keeps a message for those consumers only that exist when
+// it arrives is created shut: nobody's message is taken, and acknowledged, before its consumers are there.
+func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) (isShut bool, err error) {
+	known, err := s.js.Stream(ctx, c.Name)
+	switch {
+	case err == nil && slices.Equal(known.CachedInfo().Config.Subjects, shut(c).Subjects):
+		return true, nil // by a process that did not come to opening it
+	case err == nil && s.created:
+		return false, nil
+	case err == nil:
+		if _, err := s.js.UpdateStream(ctx, c); err != nil {
+			return false, fmt.Errorf("update stream %s: %w", c.Name, err)
 		}
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("look up stream %s: %w", c.Name, err)
-		}
+		return false, nil
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return false, fmt.Errorf("look up stream %s: %w", c.Name, err)
+	case s.created:
 		s.lost(c.Name)
 	}
-	if _, err := s.js.CreateOrUpdateStream(ctx, c); err != nil {
-		return fmt.Errorf("create stream %s: %w", c.Name, err)
+	isShut = c.Retention == jetstream.InterestPolicy
+	first := c
+	if isShut {
+		first = shut(c)
 	}
-	return nil
+	_, err = s.js.CreateStream(ctx, first)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return true, nil // another process came first; it may not have opened it yet
+	}
+	if err != nil {
+		return false, fmt.Errorf("create stream %s: %w", c.Name, err)
+	}
+	return isShut, nil
+}
+
+// shut is the stream on a subject that nobody publishes on.
+func shut(c jetstream.StreamConfig) jetstream.StreamConfig {
+	c.Subjects = []string{subjectRoot + "shut." + c.Name}
+	return c
 }
 
 func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -342,6 +343,51 @@ func TestPublishingAndConsumptionResumeAfterTheirStreamWasDeleted(t *testing.T) 
 	assert.Equal(t, identity(mintEvent(1, 201)), receive(t, got).Event.Identity())
 	assert.Equal(t, 1.0, testutil.ToFloat64(s.metrics.recreated.WithLabelValues(streamNames[events])))
 	assert.Len(t, drain(t, s, ArchiverEvents), 1)
+}
+
+// Others publish while one process makes a lost stream anew: what the server acknowledges to them, consumers must get.
+func TestNothingIsAcknowledgedBeforeTheConsumersOfALostStreamAreThere(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.js.DeleteStream(t.Context(), streamNames[events]))
+	acknowledged, stop := make(chan int), make(chan struct{})
+	go func() {
+		count := 0
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				acknowledged <- count
+				return
+			default:
+			}
+			e := mintEvent(i, 201)
+			payload, err := json.Marshal(e)
+			if err != nil {
+				panic(err)
+			}
+			answer, err := s.conn.Request(subject(&e), payload, time.Second) // as it is sent, without waiting for a stream
+			if err == nil && strings.Contains(string(answer.Data), `"seq"`) {
+				count++
+			}
+		}
+	}()
+	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, s.ensure(t.Context()))
+	time.Sleep(50 * time.Millisecond)
+	close(stop)
+	count := <-acknowledged
+	require.Positive(t, count)
+	assert.Equal(t, count, len(drain(t, s, ProjectorEvents)))
+	assert.Equal(t, count, len(drain(t, s, ArchiverEvents)))
+}
+
+func TestAStreamThatNobodyCameToOpeningIsOpenedWithItsConsumers(t *testing.T) {
+	s := open(t, testOptions(t))
+	require.NoError(t, s.js.DeleteStream(t.Context(), streamNames[events]))
+	_, err := s.js.CreateStream(t.Context(), shut(s.streamConfigs()[0]))
+	require.NoError(t, err)
+	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
+	assert.Len(t, drain(t, s, ProjectorEvents), 2)
+	assert.Len(t, drain(t, s, ArchiverEvents), 2)
 }
 
 func TestAMessageThatIsNoEventIsSetAsideAndTheRestProceeds(t *testing.T) {
