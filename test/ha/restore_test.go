@@ -75,7 +75,7 @@ func names(ids map[string]string, newest string) func(*v1alpha1.Credential) erro
 
 func TestAfterEtcdIsRestoredToAnOlderPointHistoriesAreRightOrMarked(t *testing.T) {
 	t.Parallel()
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir(), Apiservers: 1})
+	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
 	all, err := s.RunAll(t.Context())
