@@ -183,6 +183,8 @@ func TestEveryWrongValueIsNamedByItsFlag(t *testing.T) {
 	f([]string{"archive", "--metrics-address="}, "--nats=nats")
 	f([]string{"archive", "--metrics-address="}, "--nats=http://nats:4222")
 	f([]string{"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1"}, "--nats-credentials=/no/such/file")
+	f([]string{"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1"}, "--nats-nkey-file=/no/such/file")
+	f([]string{"archive", "--metrics-address="}, "--nats-existing=true")
 	f([]string{"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1"}, "--nats-replicas=6")
 	f([]string{"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1"}, "--stream-max-bytes=0")
 	f([]string{"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1"}, "--evidence-max-bytes=-1")

@@ -123,7 +123,7 @@ func (f *doctorFlags) options(ctx context.Context) (o doctor.Options, closeAll f
 	}
 	if f.stream.url != "" {
 		// What becomes of the connection stands in the check's own words.
-		o.Stream, err = stream.Open(ctx, stream.Options{URL: f.stream.url, CredentialsFile: f.stream.credentials, Existing: true, Log: slog.New(slog.DiscardHandler)})
+		o.Stream, err = stream.Open(ctx, stream.Options{URL: f.stream.url, CredentialsFile: f.stream.credentials, NKeyFile: f.stream.nkey, Existing: true, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return o, closeAll, fmt.Errorf("--nats: %w", err)
 		}

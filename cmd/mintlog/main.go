@@ -41,7 +41,7 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), replayCommand(), gapsCommand(), whoCommand(),
+	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), streamsCommand(), replayCommand(), gapsCommand(), whoCommand(),
 		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand(), doctorCommand())
 	takesConfiguration(root)
 	return root

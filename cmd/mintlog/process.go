@@ -129,13 +129,19 @@ func config(kubeconfig, userAgent string) (*rest.Config, error) {
 
 // streamFlags say where the stream is.
 type streamFlags struct {
-	url, credentials, state string
-	making                  bool // what follows is given
-	replicas                int
-	maxBytes, evidenceBytes int64
+	url, credentials, nkey, state string
+	existing                      bool // another identity makes it
+	making                        bool // what follows is given
+	replicas                      int
+	maxBytes, evidenceBytes       int64
 }
 
 func (f *streamFlags) bind(flags *pflag.FlagSet) {
+	f.bindMaking(flags)
+	flags.BoolVar(&f.existing, "nats-existing", false, "only use what mintlog streams makes on --nats: an identity that may make nothing is enough")
+}
+
+func (f *streamFlags) bindMaking(flags *pflag.FlagSet) {
 	f.making = true
 	f.bindServer(flags)
 	flags.IntVar(&f.replicas, "nats-replicas", 1, "replicas of the streams in an external cluster")
@@ -147,6 +153,7 @@ func (f *streamFlags) bind(flags *pflag.FlagSet) {
 func (f *streamFlags) bindServer(flags *pflag.FlagSet) {
 	flags.StringVar(&f.url, "nats", "", "URL of an external NATS with JetStream and sync_interval: always")
 	flags.StringVar(&f.credentials, "nats-credentials", "", "credentials file for --nats")
+	flags.StringVar(&f.nkey, "nats-nkey-file", "", "file with the seed of an nkey for --nats, instead of --nats-credentials")
 }
 
 // bindEmbedded adds what an embedded stream needs.
@@ -174,7 +181,13 @@ func (f *streamFlags) validate() error {
 	case f.evidenceBytes <= 0:
 		return fmt.Errorf("--evidence-max-bytes %d: it is more than 0", f.evidenceBytes)
 	}
-	return checkFile("--nats-credentials", f.credentials)
+	switch {
+	case f.existing && f.url == "":
+		return errors.New("--nats-existing: it needs --nats")
+	case f.nkey != "" && f.credentials != "":
+		return errors.New("--nats-nkey-file: --nats-credentials says already who this is")
+	}
+	return errors.Join(checkFile("--nats-credentials", f.credentials), checkFile("--nats-nkey-file", f.nkey))
 }
 
 // wanted is an error if there is no stream.
@@ -190,7 +203,7 @@ func (f *streamFlags) openExisting(ctx context.Context, p runtime) (*stream.Stre
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	s, err := stream.Open(ctx, stream.Options{URL: f.url, CredentialsFile: f.credentials, Existing: true, Log: p.log})
+	s, err := stream.Open(ctx, stream.Options{URL: f.url, CredentialsFile: f.credentials, NKeyFile: f.nkey, Existing: true, Log: p.log})
 	if err != nil {
 		return nil, fmt.Errorf("--nats: %w", err)
 	}
@@ -203,8 +216,8 @@ func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, erro
 		return nil, err
 	}
 	o := stream.Options{
-		URL: f.url, CredentialsFile: f.credentials, Replicas: f.replicas, MaxBytes: f.maxBytes, EvidenceBytes: f.evidenceBytes,
-		Log: p.log, Registerer: p.registry,
+		URL: f.url, CredentialsFile: f.credentials, NKeyFile: f.nkey, Existing: f.existing,
+		Replicas: f.replicas, MaxBytes: f.maxBytes, EvidenceBytes: f.evidenceBytes, Log: p.log, Registerer: p.registry,
 	}
 	if f.url == "" {
 		o.Directory = f.streamDirectory()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -279,7 +280,7 @@ func newAnswers(output string, out io.Writer) (answers, error) {
 	case "table":
 		return &tableAnswers{out: out}, nil
 	case "json":
-		return jsonAnswers{out}, nil
+		return jsonAnswers{bufio.NewWriterSize(out, 16<<10)}, nil
 	case "csv":
 		return &csvAnswers{writer: csv.NewWriter(out)}, nil
 	}
@@ -337,7 +338,7 @@ func (t *tableAnswers) flush() error {
 }
 
 // jsonAnswers is one object a line.
-type jsonAnswers struct{ out io.Writer }
+type jsonAnswers struct{ out *bufio.Writer }
 
 func (j jsonAnswers) add(a *archive.Asked) error {
 	text, err := json.Marshal(newAnswer(a))
@@ -348,7 +349,7 @@ func (j jsonAnswers) add(a *archive.Asked) error {
 	return err
 }
 
-func (j jsonAnswers) flush() error { return nil }
+func (j jsonAnswers) flush() error { return j.out.Flush() }
 
 // csvAnswers is for spreadsheets: RFC 4180, with the columns' names.
 type csvAnswers struct {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -167,14 +168,36 @@ func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(eve
 // time is asked for again twice as long.
 const pageSize = 200
 
-// page reads the newest rows of a query.
+// page reads the newest rows of a query, newest first. A large page is asked for unsorted first: it may hold all rows,
+// which VictoriaLogs finds in half the time that it takes to sort them.
 func (a *Archive) page(ctx context.Context, q Query, size int) ([]row, error) {
-	var page []row
-	err := a.rows(ctx, q.filter()+" | sort by (_time) desc | limit "+strconv.Itoa(size), func(r row) error {
-		page = append(page, r)
+	limit := " | limit " + strconv.Itoa(size)
+	if q.page > 0 {
+		all, err := a.collect(ctx, q.filter()+limit)
+		if err != nil || len(all) < size {
+			return newestFirst(all), err
+		}
+	}
+	return a.collect(ctx, q.filter()+" | sort by (_time) desc"+limit)
+}
+
+func (a *Archive) collect(ctx context.Context, logsQL string) ([]row, error) {
+	var rows []row
+	err := a.rows(ctx, logsQL, func(r row) error {
+		rows = append(rows, r)
 		return nil
 	})
-	return page, err
+	return rows, err
+}
+
+// newestFirst sorts rows by the time that they are filed under. One without a time comes last.
+func newestFirst(rows []row) []row {
+	times := make(map[string]time.Time, len(rows))
+	for _, r := range rows {
+		times[r[fieldTime]], _ = readTime(r, fieldTime, "")
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return times[b[fieldTime]].Compare(times[a[fieldTime]]) })
+	return rows
 }
 
 // errEnough ends a query at its limit.

@@ -58,7 +58,8 @@ func (q Query) objects() string {
 		requests += " " + exactly(fieldName, q.Credential)
 		writes += exactly(fieldName, q.Credential+event.AccountSecretSuffix)
 	} else {
-		writes += quote(fieldName) + ":~" + quote(`\.account$`)
+		// The word is looked up in an index; the expression alone would read the name of every Secret.
+		writes += quote(fieldName) + ":" + quote("account") + " " + quote(fieldName) + ":~" + quote(`\.account$`)
 	}
 	if q.Operation != "" {
 		return requests

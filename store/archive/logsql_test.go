@@ -18,7 +18,7 @@ func TestAQueryBecomesOneFilterWithEveryValueQuoted(t *testing.T) {
 	}
 	const always = `_time:[1970-01-01T00:00:00.000000000Z, 2262-01-01T00:00:00.000000000Z) _stream:{log_source="audit_log"} `
 	f(Query{}, always+`(("objectRef.apiGroup":="credentials.cozystack.io" "objectRef.resource":="credentials" "objectRef.subresource":in("mint","revoke")) `+
-		`or ("objectRef.resource":="secrets" "objectRef.name":~"\\.account$"))`)
+		`or ("objectRef.resource":="secrets" "objectRef.name":"account" "objectRef.name":~"\\.account$"))`)
 	f(Query{Operation: ledger.Revoke, Namespace: `a" or "b`, User: "x\n"}, always+
 		`"objectRef.apiGroup":="credentials.cozystack.io" "objectRef.resource":="credentials" "objectRef.subresource":="revoke" `+
 		`"objectRef.namespace":="a\" or \"b" ("user_username":="x\n" or "impersonatedUser.username":="x\n")`)

@@ -56,7 +56,7 @@ const (
 )
 
 // askedPage is how many rows of requests and writes are read at a time.
-const askedPage = 2000
+const askedPage = 5000
 
 // Requests calls handle with each request for an operation that the query asks for, newest first, joined with its
 // commit: the write of its account's Secret under its audit id by one of writers, the user names of the mint server.

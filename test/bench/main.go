@@ -52,12 +52,13 @@ type scenario struct {
 	measure    func(*bencher, context.Context) ([]figure, error)
 }
 
-// scenarios are in the order in which they run. Those behind the first six share one sandbox.
+// scenarios are in the order in which they run. Those behind the first eight share one sandbox.
 var scenarios = []scenario{
 	{"scan", "an audit log in which one line in 10,000 is ours, read from a file", (*bencher).scan},
 	{"ours", "an audit log in which every line is ours: decoded, and published durably", (*bencher).ours},
 	{"webhook", "kube-apiserver's audit webhook at its full rate, for a minute", (*bencher).webhook},
 	{"applications", "10,000 applications of three accounts each, in 500 namespaces", (*bencher).applications},
+	{"who", "who rotated what, asked of a million events", (*bencher).who},
 	{"availability", "rolling restarts of everything under mints, and the loss of the stream's leader", (*bencher).availability},
 	{"idle", "mintlog all with 1,000 accounts while nothing happens", (*bencher).idle},
 	{"mint", "a mint through kube-apiserver", (*bencher).mint},
