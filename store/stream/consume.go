@@ -181,7 +181,7 @@ func (s *Stream) doubt(consumer Consumer) {
 	}
 }
 
-// handle is the consumer, which is created again if it is gone. While a cluster elects a leader nobody answers for it: it
+// handle is the consumer, which is created again if it is gone and that is ours to do. While a cluster elects a leader nobody answers for it: it
 // is then taken to be there, for a request to it is refused at once until there is a leader, and served as soon as there
 // is.
 func (s *Stream) handle(ctx context.Context, of kind, consumer Consumer) (*handle, error) {
@@ -192,7 +192,8 @@ func (s *Stream) handle(ctx context.Context, of kind, consumer Consumer) (*handl
 		}
 	}
 	found, err := s.look(ctx, of, consumer)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+	missing := errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
+	if missing && !s.options.Existing {
 		if err = s.ensure(ctx); err == nil {
 			found, err = s.look(ctx, of, consumer)
 		}

@@ -57,8 +57,8 @@ func (s *Stream) bucketConfig(name string) jetstream.StreamConfig {
 		MaxAge:            s.options.EvidenceAge,
 		Discard:           jetstream.DiscardNew,
 		Duplicates:        min(2*time.Minute, s.options.EvidenceAge),
-		AllowRollup:       true,
 		DenyDelete:        true,
+		DenyPurge:         true, // which a message that rolls the others up would be, too
 		AllowDirect:       false,
 	}
 }

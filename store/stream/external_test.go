@@ -55,8 +55,7 @@ func (n *natsServer) start() {
 // run starts it and waits until it serves whoever the URL says.
 func (n *natsServer) run(binary, configuration, url string) {
 	n.t.Helper()
-	n.process = exec.Command(binary, "-c", configuration)
-	require.NoError(n.t, n.process.Start())
+	n.launch(binary, configuration)
 	require.Eventually(n.t, func() bool {
 		conn, err := nats.Connect(url)
 		if err == nil {
@@ -64,6 +63,12 @@ func (n *natsServer) run(binary, configuration, url string) {
 		}
 		return err == nil
 	}, 30*time.Second, 50*time.Millisecond, "the NATS server did not start")
+}
+
+func (n *natsServer) launch(binary, configuration string) {
+	n.t.Helper()
+	n.process = exec.Command(binary, "-c", configuration)
+	require.NoError(n.t, n.process.Start())
 }
 
 func (n *natsServer) kill() {

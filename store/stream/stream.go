@@ -103,6 +103,7 @@ const checkInterval = 15 * time.Second
 type Options struct {
 	URL             string // external NATS ("nats://…"); empty: embedded, listening nowhere
 	CredentialsFile string // external only, optional
+	NKeyFile        string // external only, optional: a file with an nkey's seed; answers then come to _INBOX.<public key> alone
 	Directory       string // of the embedded server's files; needed if URL is empty
 	MaxBytes        int64  // of the stream of events; 0: DefaultMaxBytes
 	EvidenceBytes   int64  // of the evidence bucket; 0: DefaultEvidenceBytes
@@ -110,9 +111,9 @@ type Options struct {
 	// nothing behind for ever; 0: DefaultEvidenceAge.
 	EvidenceAge time.Duration
 	Replicas    int // of streams on an external cluster; 0: 1
-	// Existing is for those who read buckets of an external server or publish to it, and no more: Open succeeds though
-	// the server is not there yet, nothing is created, and nothing is looked after. Publish fails until others have
-	// created streams and consumers.
+	// Existing is for those who use what another identity creates on an external server: Open succeeds though the server
+	// is not there yet, nothing is created, and nothing is looked after. Publish and Fetch fail until others have created
+	// streams and consumers.
 	Existing bool
 
 	Log        *slog.Logger          // nil: slog.Default()
@@ -219,6 +220,12 @@ func (s *Stream) connect() error {
 		options = append(options, nats.InProcessServer(e.server))
 	} else if s.options.CredentialsFile != "" {
 		options = append(options, nats.UserCredentials(s.options.CredentialsFile))
+	} else if s.options.NKeyFile != "" {
+		nkey, err := nats.NkeyOptionFromSeed(s.options.NKeyFile)
+		if err != nil {
+			return fmt.Errorf("read the nkey's seed in %s: %w", s.options.NKeyFile, err)
+		}
+		options = append(options, nkey, ownInbox)
 	}
 	conn, err := nats.Connect(s.options.URL, options...)
 	if err != nil {
@@ -227,6 +234,9 @@ func (s *Stream) connect() error {
 	s.conn = conn
 	return nil
 }
+
+// ownInbox has answers come below the public key, so that a server can keep who has another from listening.
+func ownInbox(o *nats.Options) error { return nats.CustomInboxPrefix("_INBOX." + o.Nkey)(o) }
 
 // Close lets publishes under way finish, flushes acknowledgements, and stops the embedded server.
 func (s *Stream) Close() error {

@@ -20,6 +20,8 @@ type Configuration struct {
 	Address string
 	// CredentialsFile (credentials_file) is the NATS credentials to publish with; empty: none.
 	CredentialsFile string
+	// NKeyFile (nkey_file) is the seed of the nkey to publish with, in the place of credentials; empty: none.
+	NKeyFile string
 	// Name (node) tells this Fluent Bit from others in the source of events; by default it is the host's.
 	Name string
 	// TagPrefix (tag_prefix) is what the tags of audit logs begin with; by default "audit.". Chunks with another are not
@@ -48,6 +50,7 @@ func Configure(property func(key string) string) (Configuration, error) {
 	c := Configuration{
 		Address:         strings.TrimSpace(property("address")),
 		CredentialsFile: property("credentials_file"),
+		NKeyFile:        property("nkey_file"),
 		Name:            property("node"),
 		TagPrefix:       property("tag_prefix"),
 		Timeout:         DefaultTimeout,
@@ -89,12 +92,19 @@ func (c *Configuration) validate() error {
 			return fmt.Errorf("metrics_address: %w", err)
 		}
 	}
-	if c.CredentialsFile == "" {
+	if c.CredentialsFile != "" && c.NKeyFile != "" {
+		return errors.New("nkey_file: credentials_file says already who this is")
+	}
+	return errors.Join(checkFile("credentials_file", c.CredentialsFile), checkFile("nkey_file", c.NKeyFile))
+}
+
+func checkFile(key, name string) error {
+	if name == "" {
 		return nil
 	}
-	file, err := os.Open(c.CredentialsFile)
+	file, err := os.Open(name)
 	if err != nil {
-		return fmt.Errorf("credentials_file: %w", err)
+		return fmt.Errorf("%s: %w", key, err)
 	}
 	return file.Close()
 }

@@ -30,7 +30,7 @@ func Open(c Configuration, log *slog.Logger) (*Instance, error) {
 	log = log.With("output", "mintlog", "node", c.Name)
 	registry := prometheus.NewRegistry()
 	s, err := stream.Open(context.Background(), stream.Options{
-		URL: c.Address, CredentialsFile: c.CredentialsFile, Existing: true, Log: log, Registerer: registry,
+		URL: c.Address, CredentialsFile: c.CredentialsFile, NKeyFile: c.NKeyFile, Existing: true, Log: log, Registerer: registry,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the stream: %w", err)
