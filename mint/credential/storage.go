@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -47,7 +48,7 @@ type Options struct {
 
 // New returns the storage of credentials and their operations, by resource path.
 func New(o Options) map[string]rest.Storage {
-	s := &Storage{cluster: o.Cluster, viewer: viewer{now: o.Now, retention: o.Retention, gaps: o.Gaps}}
+	s := &Storage{cluster: o.Cluster, client: o.Client, viewer: viewer{now: o.Now, retention: o.Retention, gaps: o.Gaps}}
 	m := newMinter(o)
 	o.Registerer.MustRegister(accountsCollector{storage: s, lastChange: o.LastChange})
 	return map[string]rest.Storage{
@@ -60,6 +61,7 @@ func New(o Options) map[string]rest.Storage {
 // Storage is the read view of account Secrets: get, list and the table.
 type Storage struct {
 	cluster *cluster.Cluster
+	client  corev1client.SecretsGetter
 	viewer  viewer
 }
 
@@ -94,12 +96,12 @@ func (s *Storage) ShortNames() []string { return []string{"cred", "creds"} }
 // Categories lists no category: `kubectl get all` stays as it was.
 func (s *Storage) Categories() []string { return nil }
 
-// Get returns one credential from the cache.
+// Get returns one credential from the cache. What is not there is looked up once more, live, to say why.
 func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	namespace := genericapirequest.NamespaceValue(ctx)
 	secret, err := s.cluster.AccountSecret(ctx, namespace, secretName(name))
 	if apierrors.IsNotFound(err) {
-		return nil, notFound(name, "there is no such account")
+		return nil, notFound(name, s.whyNot(ctx, namespace, name))
 	}
 	if err != nil {
 		return nil, err
@@ -109,6 +111,25 @@ func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (r
 		return nil, notFound(name, err.Error())
 	}
 	return c, nil
+}
+
+// lookTimeout bounds the live look at a Secret that is not in the cache.
+const lookTimeout = 2 * time.Second
+
+// whyNot says why a credential is not in the cache: nobody sees an account Secret without its label. Nothing is told of
+// Secrets that are none of an account by their type. It asks kube-apiserver only for names that an account can have.
+func (s *Storage) whyNot(ctx context.Context, namespace, name string) string {
+	const none = "there is no such account"
+	if !strings.Contains(name, ".") || len(validation.IsDNS1123Subdomain(secretName(name))) > 0 {
+		return none
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	secret, err := s.client.Secrets(namespace).Get(ctx, secretName(name), metav1.GetOptions{})
+	if err != nil || secret.Type != corev1.SecretTypeBasicAuth || secret.Labels[cluster.AccountLabel] == "true" {
+		return none
+	}
+	return fmt.Sprintf("the Secret %s is there, but lacks the label %s=true, without which it is no account's", secret.Name, cluster.AccountLabel)
 }
 
 // view is the credential of an account Secret whose kind is served; an error says why it is not.
