@@ -316,6 +316,7 @@ func TestAWrongConfigurationKeepsFluentBitFromStartingAndIsNotQuoted(t *testing.
 		{"address=http://user:hunter2@nats:4222"},
 		{"address=nats://127.0.0.1:1", "timeout=soon"},
 		{"address=nats://127.0.0.1:1", "credentials_file=/nonexistent"},
+		{"address=nats://127.0.0.1:1", "nkey_file=/nonexistent"},
 	} {
 		assert.Equal(t, failed, h.init(id, properties...), properties)
 		assert.Equal(t, again, h.flush(id, records(t, 0, 1)), "a chunk for what was never made is not dropped")
