@@ -50,7 +50,7 @@ type platform struct {
 
 // released is the manifest as krew-release-bot fills it in.
 func released(t *testing.T) plugin {
-	text, err := os.ReadFile("credentials.yaml")
+	text, err := os.ReadFile("credentials.yaml.tmpl")
 	require.NoError(t, err)
 	type release struct{ TagName string }
 	manifest, err := template.New("").Funcs(template.FuncMap{"addURIAndSha": func(address, tag string) (string, error) {
