@@ -69,7 +69,7 @@ func (h *house) awaitArchive(t *testing.T, q archive.Query, wanted func([]event.
 	t.Helper()
 	q.Start, q.End = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	archived := archive.New(h.VictoriaLogsURL(), http.DefaultClient)
-	within(t, time.Minute, func() error {
+	within(t, 2*time.Minute, func() error {
 		var events []event.Event
 		if err := archived.Query(ctx(t), q, func(e event.Event) error { events = append(events, e); return nil }); err != nil {
 			return err
