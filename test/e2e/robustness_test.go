@@ -340,7 +340,7 @@ rules:
 `
 
 func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir(), AuditPolicy: requestResponse, Verbosity: 8})
+	s, err := sandbox.Start(t.Context(), sandbox.Options{AuditPolicy: requestResponse, Verbosity: 8})
 	require.NoError(t, err)
 	h := &house{Sandbox: s}
 	t.Cleanup(func() { assert.NoError(t, s.Stop()) })

@@ -57,7 +57,7 @@ func received(t *testing.T) (arguments []string, kubeconfig string) {
 func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive(t *testing.T) {
 	t.Parallel()
 	webhook, kubeconfig := received(t)
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Directory: t.TempDir(), ExtraAPIServerFlags: []string{
+	s, err := sandbox.Start(t.Context(), sandbox.Options{ExtraAPIServerFlags: []string{
 		"--audit-webhook-config-file=" + kubeconfig, "--audit-webhook-batch-max-wait=100ms",
 	}})
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 
 func openHouse(t *testing.T) *House {
 	t.Helper()
-	s, err := sandbox.Start(t.Context(), SandboxOptions(sandbox.Options{Directory: t.TempDir()}))
+	s, err := sandbox.Start(t.Context(), SandboxOptions(sandbox.Options{}))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
 	h, err := Open(t.Context(), s)

@@ -30,9 +30,18 @@ func NewDirectory(prefix string) (*Directory, error) {
 	return &Directory{Path: path, held: held}, nil
 }
 
-// Remove removes it with all that is in it.
+// Remove removes it with all that is in it. What a server that was just killed had begun to write may still appear
+// while its folder is emptied: it is emptied again then, for a few seconds.
 func (d *Directory) Remove() error {
-	return errors.Join(os.RemoveAll(d.Path), d.held.Close())
+	err := os.RemoveAll(d.Path)
+	for range 50 {
+		if !errors.Is(err, syscall.ENOTEMPTY) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		err = os.RemoveAll(d.Path)
+	}
+	return errors.Join(err, d.held.Close())
 }
 
 // removeAbandoned leaves alone what it cannot remove, and what was changed within the last minute: it may not be locked
