@@ -212,6 +212,10 @@ func TestAChunkComesAgainUntilTheStreamIsBackAndItsEventsAreTheSame(t *testing.T
 	require.Eventually(t, func() bool { return h.flush(0, records(t, 5, 20)) == done }, 30*time.Second, 100*time.Millisecond)
 	require.Equal(t, done, h.flush(0, records(t, 5, 20)), "a chunk that was answered and comes again all the same")
 	distinct := map[string]bool{}
+	require.Eventually(t, func() bool { // the reader's own connection may come back later than the plugin's
+		_, err := s.Gaps(t.Context())
+		return err == nil
+	}, 30*time.Second, 100*time.Millisecond)
 	require.Eventually(t, func() bool {
 		for _, e := range drain(t, s) {
 			distinct[e.Identity()] = true
