@@ -67,6 +67,7 @@ prometheus=$(version prometheus github.com/prometheus/prometheus)
 minor=$(echo "$kubernetes" | cut -d. -f2)
 names="-X k8s.io/component-base/version.gitVersion=$kubernetes -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
 build etcd etcd go.etcd.io/etcd/server/v3 "$etcd"
+build etcdutl etcd go.etcd.io/etcd/etcdutl/v3 "$etcd"
 build victoria-logs victorialogs github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs "$logs"
 build nats-server nats github.com/nats-io/nats-server/v2 "$nats"
 build kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver "$kubernetes" "$names"
