@@ -21,6 +21,7 @@ import (
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
 	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 // cluster has real kube-apiservers that send their audit events to a Receiver, and write them to files that are followed
@@ -89,7 +90,7 @@ func (c *cluster) kubeconfig() string {
 		require.NoError(c, os.WriteFile(path, text, 0o600))
 		return path
 	}
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	require.NoError(c, err)
 	command := exec.Command(filepath.Join(root, "bin", "mintlog"), "ingest", "webhook-kubeconfig",
 		"--server=https://"+c.receiver.Address().String(), "--name=cp-1", "--embed",

@@ -36,7 +36,7 @@ type bencher struct {
 }
 
 func newBencher(profile string, count int) (*bencher, error) {
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 func TestNothingClusterWideReachesSecrets(t *testing.T) {
@@ -48,7 +48,7 @@ func TestWhatReachesSecretsIsRecognized(t *testing.T) {
 // shipped are the rights in every plain manifest of deploy/.
 func shipped(t *testing.T) *Rights {
 	t.Helper()
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	require.NoError(t, err)
 	rights := &Rights{}
 	require.NoError(t, filepath.WalkDir(filepath.Join(root, "deploy"), func(path string, entry fs.DirEntry, err error) error {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 // cluster is where what the documents say is tried. Its kube-apiserver has the audit flags of the quickstart.
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(ctx context.Context, m *testing.M) (code int, err error) {
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	if err != nil {
 		return 0, err
 	}

@@ -46,7 +46,7 @@ func received(t *testing.T) (arguments []string, kubeconfig string) {
 	arguments = []string{"--webhook-address=" + address, "--webhook-tls-cert-file=" + certificate, "--webhook-tls-private-key-file=" + key,
 		"--webhook-client-ca-file=" + write("clients.crt", clients.PEM()), "--webhook-client-name=kube-apiserver"}
 	certificate, key = issue(clients, sandbox.Identity{Name: "kube-apiserver"}, "client")
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	require.NoError(t, err)
 	text, err := exec.Command(filepath.Join(root, "bin", "mintlog"), "ingest", "webhook-kubeconfig", "--server=https://"+address, "--name=cp-1",
 		"--embed", "--certificate-authority="+write("serving.ca", serving.PEM()), "--client-certificate="+certificate, "--client-key="+key).Output()

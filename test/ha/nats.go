@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
@@ -35,13 +33,9 @@ type NATS struct {
 // StartNATS starts the servers, with their files and logs below directory, and waits until they have elected a leader.
 // Close ends them.
 func StartNATS(ctx context.Context, directory string) (*NATS, error) {
-	root, err := sandbox.Root()
+	binary, err := process.Binary("nats-server")
 	if err != nil {
 		return nil, err
-	}
-	binary := filepath.Join(root, "bin", "nats-server")
-	if _, err := os.Stat(binary); err != nil {
-		return nil, fmt.Errorf("%s is missing: run \"make tools\"", binary)
 	}
 	n := &NATS{directory: directory}
 	var routes []string
@@ -66,7 +60,7 @@ func StartNATS(ctx context.Context, directory string) (*NATS, error) {
 		}
 		server, err := process.Start(ctx, process.Options{
 			Name: serverName(i), Path: binary, Arguments: []string{"--config", configuration}, LogFile: filepath.Join(directory, serverName(i)+".log"),
-			Ready: func(ctx context.Context) error { return dial(ctx, n.addresses[i]) },
+			Ready: process.Listens(n.addresses[i]),
 		})
 		if err != nil {
 			return nil, errors.Join(err, n.Close())
@@ -188,14 +182,6 @@ func (n *NATS) Lose(ctx context.Context) error {
 		}
 	}
 	return n.awaitLeader(ctx)
-}
-
-func dial(ctx context.Context, address string) error {
-	connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	return connection.Close()
 }
 
 // eventually repeats a step until it succeeds, for at most limit, and returns its last error.

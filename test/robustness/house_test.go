@@ -57,7 +57,7 @@ func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{t: t, directory: t.TempDir()}
 	h.both, h.alone = h.openStream(), h.openStream()
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	require.NoError(t, err)
 	binary := filepath.Join(root, "bin", "mintlog")
 	require.FileExists(t, binary, `run "make build"`)

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 // The tenants of the sandbox. All are enrolled.
@@ -286,7 +288,7 @@ func (s *Sandbox) LayAPI(ctx context.Context) error {
 	}
 	for number := range s.apiServers {
 		url := s.APIServerURL(number) + "/apis/credentials.cozystack.io/v1alpha1"
-		if err := until(ctx, answers(client, url)); err != nil {
+		if err := until(ctx, process.Answers(client, url)); err != nil {
 			return fmt.Errorf("waiting for the API of mintlog: %w", err)
 		}
 	}

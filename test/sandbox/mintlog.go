@@ -67,7 +67,7 @@ func (s *Sandbox) RunAll(ctx context.Context, more ...string) (*process.Process,
 		Name:      "mintlog",
 		Path:      s.Binary(),
 		Arguments: append(s.AllArguments(), more...),
-		Ready:     answers(client, "https://"+s.mintAddress+"/readyz"),
+		Ready:     process.Answers(client, "https://"+s.mintAddress+"/readyz"),
 	})
 	if err != nil {
 		return nil, err

@@ -7,13 +7,13 @@
 package sandbox
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +52,7 @@ type Sandbox struct {
 	people                       map[string]person
 
 	etcdAddress         string
+	etcdMember          []string
 	victoriaLogsAddress string
 	apiServerAddresses  []string
 	mintAddress         string
@@ -88,7 +89,7 @@ func prepare(options Options) (*Sandbox, error) {
 	if options.Apiservers == 0 {
 		options.Apiservers = 2
 	}
-	root, err := Root()
+	root, err := process.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -206,39 +207,6 @@ func (s *Sandbox) Stop() error {
 	return err
 }
 
-// Root finds this module's folder, from the current one upwards.
-func Root() (string, error) {
-	directory, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if isRoot(filepath.Join(directory, "go.mod")) {
-			return directory, nil
-		}
-		parent := filepath.Dir(directory)
-		if parent == directory {
-			return "", errors.New("the sandbox runs from within mintlog's source folder, and this is not it")
-		}
-		directory = parent
-	}
-}
-
-func isRoot(file string) bool {
-	module, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer module.Close()
-	lines := bufio.NewScanner(module)
-	for lines.Scan() {
-		if lines.Text() == "module github.com/mintlog/mintlog" {
-			return true
-		}
-	}
-	return false
-}
-
 // Directory holds everything the sandbox writes.
 func (s *Sandbox) Directory() string { return s.directory }
 
@@ -267,6 +235,13 @@ func (s *Sandbox) AuditLogs() []string {
 
 // VictoriaLogsURL is the address of VictoriaLogs, without a trailing slash.
 func (s *Sandbox) VictoriaLogsURL() string { return "http://" + s.victoriaLogsAddress }
+
+// EtcdURL is where etcd serves its clients.
+func (s *Sandbox) EtcdURL() string { return "http://" + s.etcdAddress }
+
+// EtcdMember are the flags that make etcd the member that it is, the folder of its data among them: what a restore of a
+// snapshot takes too.
+func (s *Sandbox) EtcdMember() []string { return slices.Clone(s.etcdMember) }
 
 // APIServer is a kube-apiserver's process: to be killed, stopped and restarted.
 func (s *Sandbox) APIServer(number int) *process.Process { return s.apiServers[number] }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,18 +26,20 @@ func (s *Sandbox) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.etcdMember = []string{
+		"--name=sandbox",
+		"--data-dir=" + s.path("etcd"),
+		"--initial-advertise-peer-urls=http://" + peer,
+		"--initial-cluster=sandbox=http://" + peer,
+	}
 	_, err = s.start(ctx, "etcd", process.Options{
-		Arguments: []string{
-			"--name=sandbox",
-			"--data-dir=" + s.path("etcd"),
-			"--listen-client-urls=http://" + s.etcdAddress,
-			"--advertise-client-urls=http://" + s.etcdAddress,
-			"--listen-peer-urls=http://" + peer,
-			"--initial-advertise-peer-urls=http://" + peer,
-			"--initial-cluster=sandbox=http://" + peer,
+		Arguments: append(s.EtcdMember(),
+			"--listen-client-urls="+s.EtcdURL(),
+			"--advertise-client-urls="+s.EtcdURL(),
+			"--listen-peer-urls=http://"+peer,
 			"--log-level=warn",
-		},
-		Ready: answers(http.DefaultClient, "http://"+s.etcdAddress+"/health"),
+		),
+		Ready: process.Answers(http.DefaultClient, s.EtcdURL()+"/health"),
 	})
 	return err
 }
@@ -51,7 +52,7 @@ func (s *Sandbox) startVictoriaLogs(ctx context.Context) error {
 			"-retentionPeriod=1y",
 			"-memory.allowedBytes=256MiB",
 		},
-		Ready: answers(http.DefaultClient, s.VictoriaLogsURL()+"/health"),
+		Ready: process.Answers(http.DefaultClient, s.VictoriaLogsURL()+"/health"),
 	})
 	return err
 }
@@ -71,7 +72,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context, number int) error {
 		return err
 	}
 	arguments := []string{
-		"--etcd-servers=http://" + s.etcdAddress,
+		"--etcd-servers=" + s.EtcdURL(),
 		"--bind-address=127.0.0.1",
 		"--secure-port=" + port,
 		"--advertise-address=127.0.0.1",
@@ -111,7 +112,7 @@ func (s *Sandbox) startAPIServer(ctx context.Context, number int) error {
 	server, err := s.start(ctx, name, process.Options{
 		Path:      s.binary("kube-apiserver"),
 		Arguments: arguments,
-		Ready:     answers(client, "https://"+address+"/readyz"),
+		Ready:     process.Answers(client, "https://"+address+"/readyz"),
 	})
 	s.apiServers[number] = server
 	return err
@@ -154,7 +155,7 @@ func (s *Sandbox) startControllerManager(ctx context.Context) error {
 				"serviceaccount-token-controller",
 			}, ","),
 		},
-		Ready: answers(client, "https://"+address+"/healthz"),
+		Ready: process.Answers(client, "https://"+address+"/healthz"),
 	})
 	return err
 }
@@ -173,13 +174,7 @@ func (s *Sandbox) StartNATS(ctx context.Context) (string, error) {
 	}
 	_, err = s.start(ctx, "nats-server", process.Options{
 		Arguments: []string{"--config", configuration},
-		Ready: func(ctx context.Context) error {
-			connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-			if err != nil {
-				return err
-			}
-			return connection.Close()
-		},
+		Ready:     process.Listens(address),
 	})
 	return "nats://" + address, err
 }
@@ -219,27 +214,4 @@ func (s *Sandbox) adminClient() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}},
 	}}, nil
-}
-
-// answers asks a URL for a 200.
-func answers(client *http.Client, url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-		if err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s says %s: %s", url, response.Status, strings.TrimSpace(string(body)))
-		}
-		return nil
-	}
 }

@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context, down, supervise bool) error {
-	root, err := sandbox.Root()
+	root, err := process.Root()
 	if err != nil {
 		return err
 	}
