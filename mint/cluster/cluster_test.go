@@ -295,6 +295,12 @@ func TestTheAccountSecretsOfAnEnrolledNamespaceAreKnownAndOthersAreNot(t *testin
 	require.NoError(t, err)
 	_, err = secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "pg-orders.other.account"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	// The label is anybody's to put on a Secret, and these names no policy guards.
+	misnamed := []string{"pg-orders.app", "pg-orders.account", "account", "pg-orders.app.account.more"}
+	for _, name := range misnamed {
+		_, err = secrets.Create(t.Context(), accountSecret(name), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
 
 	got, err := w.AccountSecret(t.Context(), ns, "pg-orders.app.account")
 	require.NoError(t, err)
@@ -302,6 +308,10 @@ func TestTheAccountSecretsOfAnEnrolledNamespaceAreKnownAndOthersAreNot(t *testin
 	assert.Equal(t, made, got)
 	_, err = w.AccountSecret(t.Context(), ns, "pg-orders.other.account")
 	assert.True(t, apierrors.IsNotFound(err))
+	for _, name := range misnamed {
+		_, err = w.AccountSecret(t.Context(), ns, name)
+		assert.True(t, apierrors.IsNotFound(err), name)
+	}
 	all, err := w.AccountSecrets(t.Context(), ns)
 	require.NoError(t, err)
 	assert.Equal(t, []*corev1.Secret{got}, all)

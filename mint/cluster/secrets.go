@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +50,17 @@ func (c *Cluster) AccountSecret(ctx context.Context, namespace, name string) (*c
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
+	if !ok || !accountName(name) {
 		return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 	}
 	return secret.(*corev1.Secret), nil
+}
+
+// accountName reports whether a Secret of this name can be an account's. The label alone makes none: it can be put on any
+// Secret, and the admission policies keep others' hands off those of such a name only.
+func accountName(name string) bool {
+	_, _, ok := definition.SplitSecretName(name)
+	return ok
 }
 
 // AccountSecrets returns all account Secrets of a namespace, in no order, with the errors of AccountSecret but
@@ -89,7 +97,9 @@ func secretsOf(indexer cache.Indexer) []*corev1.Secret {
 	objects := indexer.List()
 	secrets := make([]*corev1.Secret, 0, len(objects))
 	for _, o := range objects {
-		secrets = append(secrets, o.(*corev1.Secret))
+		if secret := o.(*corev1.Secret); accountName(secret.Name) {
+			secrets = append(secrets, secret)
+		}
 	}
 	return secrets
 }
@@ -151,6 +161,9 @@ func (c *Cluster) giveUpIdle(ctx context.Context) {
 func (c *Cluster) secretChanged(before, after any) {
 	old, _ := before.(*corev1.Secret)
 	now, _ := after.(*corev1.Secret)
+	if one := cmp.Or(now, old); one == nil || !accountName(one.Name) {
+		return
+	}
 	if now != nil && (old == nil || !sameLedger(old, now)) {
 		c.tellLedger(types.NamespacedName{Namespace: now.Namespace, Name: now.Name})
 	}

@@ -524,5 +524,5 @@ func statusOf(t *testing.T, err error) metav1.Status {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, holds, 20*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, holds, time.Minute, 20*time.Millisecond, what)
 }

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -55,4 +59,26 @@ func TestAMetricTellsWhenEachPasswordLastChangedAndByWhichOperation(t *testing.T
 	off.MustRegister(accountsCollector{storage: &Storage{cluster: s.cluster, viewer: viewer{now: time.Now, retention: time.Hour}}})
 	assert.Empty(t, gathered(t, off, metric))
 	assert.NotEmpty(t, gathered(t, off, "mintlog_accounts"))
+}
+
+func TestASecretOfAnotherNameIsNoCredentialWhateverLabelItHas(t *testing.T) {
+	s := seeded(t, sandbox.TenantAcme, nil)
+	planted := s.live(t)
+	planted.ObjectMeta = metav1.ObjectMeta{Namespace: s.namespace, Name: s.credential, Labels: planted.Labels, Annotations: planted.Annotations}
+	_, err := s.admin.CoreV1().Secrets(s.namespace).Create(t.Context(), planted, metav1.CreateOptions{})
+	require.NoError(t, err)
+	after := seeded(t, sandbox.TenantAcme, nil) // the cache has what came before
+
+	registry := prometheus.NewRegistry()
+	storage := &Storage{cluster: s.cluster, viewer: viewer{now: time.Now, retention: time.Hour}}
+	registry.MustRegister(accountsCollector{storage: storage, lastChange: true})
+	assert.Contains(t, gathered(t, registry, "mintlog_credential_last_change_timestamp_seconds"), s.credential+" "+s.namespace+" create")
+	list, err := storage.List(genericapirequest.WithNamespace(t.Context(), s.namespace), nil)
+	require.NoError(t, err)
+	var names []string
+	for _, c := range list.(*v1alpha1.CredentialList).Items {
+		names = append(names, c.Name)
+	}
+	assert.Contains(t, names, after.credential)
+	assert.Equal(t, names, slices.Compact(slices.Clone(names)), "no name stands twice")
 }
