@@ -11,20 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEachTestThatAPromiseIsHeldByIsThere(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(cluster.Root(), "docs", "reviewers.md"))
-	require.NoError(t, err)
-	promises := 0
-	for line := range strings.Lines(string(text)) {
-		if !strings.Contains(line, " Test") || !strings.HasPrefix(line, "|") {
-			continue
-		}
-		promises++
-		cells := strings.Split(line, "|")
-		for _, part := range strings.Split(cells[len(cells)-2], ";") {
-			folder := regexp.MustCompile("^\\s*`([^`]+)`").FindStringSubmatch(part)
-			require.NotNil(t, folder, "no folder: %s", part)
-			files, err := filepath.Glob(filepath.Join(cluster.Root(), folder[1], "*_test.go"))
+// namedTests are a folder and the tests of it that a text names behind it.
+var namedTests = regexp.MustCompile("`((?:[a-z0-9-]+/)*[a-z0-9-]+)` ((?:(?:, )?Test[A-Z]\\w+)+)")
+
+func TestEachTestThatAPageNamesIsThere(t *testing.T) {
+	named := 0
+	for page, text := range pages(t) {
+		for _, found := range namedTests.FindAllStringSubmatch(text, -1) {
+			files, err := filepath.Glob(filepath.Join(cluster.Root(), found[1], "*_test.go"))
 			require.NoError(t, err)
 			var source strings.Builder
 			for _, file := range files {
@@ -32,12 +26,24 @@ func TestEachTestThatAPromiseIsHeldByIsThere(t *testing.T) {
 				require.NoError(t, err)
 				source.Write(content)
 			}
-			names := regexp.MustCompile(`\bTest\w+`).FindAllString(part, -1)
-			require.NotEmpty(t, names, part)
-			for _, name := range names {
-				assert.Contains(t, source.String(), "func "+name+"(t *testing.T)", "%s has no test of this name", folder[1])
+			for _, name := range strings.Split(found[2], ", ") {
+				named++
+				assert.Contains(t, source.String(), "func "+name+"(t *testing.T)", "%s: %s has no test of this name", page, found[1])
 			}
 		}
+		assert.NotRegexp(t, `\bTest[A-Z]\w+`, namedTests.ReplaceAllString(text, ""), "%s names a test without its folder", page)
 	}
-	require.GreaterOrEqual(t, promises, 25)
+	require.GreaterOrEqual(t, named, 50)
+}
+
+func TestEachPromiseIsHeldByATest(t *testing.T) {
+	text := pages(t)[filepath.Join("docs", "reviewers.md")]
+	_, table, found := strings.Cut(text, "| promise | tests |\n|---|---|\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(table, "\n")
+	require.GreaterOrEqual(t, len(rows), 25)
+	for _, row := range rows {
+		assert.Regexp(t, namedTests, row)
+	}
 }
