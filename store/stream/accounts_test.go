@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/gap"
+	"github.com/mintlog/mintlog/test/natsserver"
 )
 
 // The identities that the accounts file has.
@@ -27,17 +27,15 @@ var (
 
 // A guarded server has the accounts file, with keys of its own.
 type guarded struct {
-	*natsServer
+	*natsserver.Server
+	t      *testing.T
 	keys   string            // directory with each identity's seed
 	public map[string]string // by identity
 }
 
 func startGuarded(t *testing.T) *guarded {
 	t.Helper()
-	n := startNATS(t)
-	binary := n.process.Path
-	n.kill()
-	g := &guarded{natsServer: n, keys: t.TempDir(), public: map[string]string{}}
+	g := &guarded{Server: natsserver.Start(t), t: t, keys: t.TempDir(), public: map[string]string{}}
 	accounts, err := os.ReadFile(filepath.Join("..", "..", "deploy", "nats", "accounts.conf"))
 	require.NoError(t, err)
 	text := string(accounts)
@@ -52,18 +50,9 @@ func startGuarded(t *testing.T) *guarded {
 		require.Contains(t, text, "@"+who+"@")
 		text = strings.ReplaceAll(text, "@"+who+"@", g.public[who])
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(n.store, "accounts.conf"), []byte(text), 0o600))
-	configuration := filepath.Join(n.store, "guarded.conf")
-	text = fmt.Sprintf("listen: 127.0.0.1:%s\njetstream { store_dir: %q, sync_interval: always }\ninclude accounts.conf\n", n.port, n.store)
-	require.NoError(t, os.WriteFile(configuration, []byte(text), 0o600))
-	n.launch(binary, configuration)
-	require.Eventually(t, func() bool {
-		conn, err := g.connect("STREAMS")
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	}, 30*time.Second, 50*time.Millisecond, "the NATS server did not start")
+	require.NoError(t, os.WriteFile(filepath.Join(g.Store, "accounts.conf"), []byte(text), 0o600))
+	g.Configure(t, "include accounts.conf")
+	require.NoError(t, g.Restart(t.Context()))
 	return g
 }
 
@@ -75,13 +64,13 @@ func (g *guarded) connect(who string) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nats.Connect(g.url(), option, ownInbox, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	return nats.Connect(g.URL(), option, ownInbox, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
 // as is a stream as that identity uses it: it creates nothing, except STREAMS.
 func (g *guarded) as(who string) *Stream {
 	o := testOptions(g.t)
-	o.URL, o.Directory, o.NKeyFile, o.Existing = g.url(), "", g.seed(who), who != "STREAMS"
+	o.URL, o.Directory, o.NKeyFile, o.Existing = g.URL(), "", g.seed(who), who != "STREAMS"
 	return open(g.t, o)
 }
 
@@ -108,7 +97,7 @@ func TestWithItsOwnKeyEachPartDoesItsWorkOnStreamsThatAnotherMade(t *testing.T) 
 		assert.Eventually(t, func() bool {
 			is, err := streams.look(t.Context(), consumerKinds[consumer], consumer)
 			return err == nil && is.CachedInfo().NumAckPending == 0
-		}, 10*time.Second, 20*time.Millisecond, "%s acknowledges", consumer)
+		}, time.Minute, 20*time.Millisecond, "%s acknowledges", consumer)
 	}
 	revision, err := projector.Evidence().Put(t.Context(), "ab", []byte("1"), 0)
 	require.NoError(t, err)
@@ -207,7 +196,7 @@ func TestNobodyListensToAnothersAnswersOrGetsInWithoutAKey(t *testing.T) {
 			conn.Close()
 		}
 	}
-	_, err := nats.Connect(g.url())
+	_, err := nats.Connect(g.URL())
 	assert.ErrorIs(t, err, nats.ErrAuthorization)
 }
 

@@ -4,13 +4,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/test/natsserver"
 )
 
 // existing are the options of who creates nothing.
@@ -22,9 +23,9 @@ func existing(o Options) Options {
 
 func TestWhoPublishesToExistingStreamsCreatesAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
+	n := natsserver.Start(t)
 	o := testOptions(t)
-	o.URL, o.MaxBytes = n.url(), 64<<20
+	o.URL, o.MaxBytes = n.URL(), 64<<20
 	publisher := open(t, existing(o))
 	require.ErrorIs(t, publisher.Publish(t.Context(), mints(0, 1)), jetstream.ErrStreamNotFound)
 
@@ -38,9 +39,9 @@ func TestWhoPublishesToExistingStreamsCreatesAndChangesNothing(t *testing.T) {
 
 func TestNothingIsPublishedToAStreamWhoseReadersAreMissing(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
+	n := natsserver.Start(t)
 	o := testOptions(t)
-	o.URL = n.url()
+	o.URL = n.URL()
 	owner := open(t, o)
 	publisher := open(t, existing(o))
 	require.NoError(t, owner.js.DeleteConsumer(t.Context(), streamNames[events], string(ProjectorEvents)))
@@ -48,10 +49,10 @@ func TestNothingIsPublishedToAStreamWhoseReadersAreMissing(t *testing.T) {
 	require.NoError(t, owner.ensure(t.Context()))
 	require.NoError(t, publisher.Publish(t.Context(), mints(0, 1)))
 
-	n.kill() // and it comes back with nothing
-	require.NoError(t, os.RemoveAll(filepath.Join(n.store, "jetstream")))
-	n.start()
-	require.Eventually(t, func() bool { return publisher.conn.IsConnected() && owner.conn.IsConnected() }, 30*time.Second, 50*time.Millisecond)
+	n.Kill() // and it comes back with nothing
+	require.NoError(t, os.RemoveAll(filepath.Join(n.Store, "jetstream")))
+	require.NoError(t, n.Restart(t.Context()))
+	require.Eventually(t, func() bool { return publisher.conn.IsConnected() && owner.conn.IsConnected() }, time.Minute, 50*time.Millisecond)
 	for _, c := range owner.streamConfigs() {
 		_, err := owner.js.CreateStream(t.Context(), c)
 		require.NoError(t, err)
@@ -64,24 +65,16 @@ func TestNothingIsPublishedToAStreamWhoseReadersAreMissing(t *testing.T) {
 
 func TestWhoPublishesNeedsNoMoreThanToPublishAndToLookUpConsumers(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
-	binary := n.process.Path
-	n.kill()
-	configuration := filepath.Join(n.store, "server.conf")
-	text := `listen: 127.0.0.1:` + n.port + "\njetstream { store_dir: " + strconv.Quote(n.store) + `, sync_interval: always }
-authorization { users: [
+	n := natsserver.Start(t, `authorization { users: [
   { user: owner, password: owner }
   { user: publisher, password: publisher, permissions: {
       publish: [ "mintlog.v1.>", "$JS.API.CONSUMER.INFO.MINTLOG_EVENTS.*", "$JS.API.CONSUMER.INFO.MINTLOG_INTENTS.*", "$JS.API.CONSUMER.INFO.MINTLOG_ATTEMPTS.*" ]
       subscribe: [ "_INBOX.>" ] } }
-] }
-`
-	require.NoError(t, os.WriteFile(configuration, []byte(text), 0o600))
+] }`)
 	o := testOptions(t)
-	o.URL = "nats://owner:owner@127.0.0.1:" + n.port
-	n.run(binary, configuration, o.URL)
+	o.URL = "nats://owner:owner@" + n.Address
 	owner := open(t, o)
-	o.URL = "nats://publisher:publisher@127.0.0.1:" + n.port
+	o.URL = "nats://publisher:publisher@" + n.Address
 	publisher := open(t, existing(o))
 	require.NoError(t, publisher.Publish(t.Context(), append(mints(0, 3), intent(4))))
 	assert.Equal(t, identities(mints(0, 3)), identities(drain(t, owner, ProjectorEvents)))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,76 +15,15 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/test/natsserver"
 )
-
-// natsServer is a real NATS server in a process of its own, which the test can kill and start again.
-type natsServer struct {
-	t       testing.TB
-	port    string
-	store   string
-	process *exec.Cmd
-}
-
-func startNATS(t testing.TB) *natsServer {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	n := &natsServer{t: t, port: port, store: t.TempDir()}
-	n.start()
-	t.Cleanup(n.kill)
-	return n
-}
-
-func (n *natsServer) start() {
-	n.t.Helper()
-	binary, err := filepath.Abs(filepath.Join("..", "..", "bin", "nats-server"))
-	require.NoError(n.t, err)
-	if _, err := os.Stat(binary); err != nil {
-		n.t.Fatalf("%s is missing: run `make tools`", binary)
-	}
-	configuration := filepath.Join(n.store, "server.conf")
-	text := fmt.Sprintf("listen: 127.0.0.1:%s\njetstream { store_dir: %q, sync_interval: always }\n", n.port, n.store)
-	require.NoError(n.t, os.WriteFile(configuration, []byte(text), 0o600))
-	n.run(binary, configuration, n.url())
-}
-
-// run starts it and waits until it serves whoever the URL says.
-func (n *natsServer) run(binary, configuration, url string) {
-	n.t.Helper()
-	n.launch(binary, configuration)
-	require.Eventually(n.t, func() bool {
-		conn, err := nats.Connect(url)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	}, 30*time.Second, 50*time.Millisecond, "the NATS server did not start")
-}
-
-func (n *natsServer) launch(binary, configuration string) {
-	n.t.Helper()
-	n.process = exec.Command(binary, "-c", configuration)
-	require.NoError(n.t, n.process.Start())
-}
-
-func (n *natsServer) kill() {
-	if n.process != nil {
-		_ = n.process.Process.Kill()
-		_ = n.process.Wait()
-		n.process = nil
-	}
-}
-
-func (n *natsServer) url() string { return "nats://127.0.0.1:" + n.port }
 
 func TestAnExternalServerServesSeveralProcessesAlike(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
+	n := natsserver.Start(t)
 	o := testOptions(t)
-	o.URL = n.url()
+	o.URL = n.URL()
 	publisher := open(t, o)
 	reader := open(t, reopened(o))
 	require.NoError(t, publisher.Publish(t.Context(), mints(0, 700)))
@@ -101,17 +39,17 @@ func TestAnExternalServerServesSeveralProcessesAlike(t *testing.T) {
 
 func TestPublishingFailsWhileTheExternalServerIsDownAndAllResumesWhenItIsBack(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
+	n := natsserver.Start(t)
 	o := testOptions(t)
-	o.URL = n.url()
+	o.URL = n.URL()
 	s := open(t, o)
 	got := consumeAll(t, s, ProjectorEvents)
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
 	receive(t, got)
-	n.kill()
+	n.Kill()
 	require.Error(t, s.Publish(t.Context(), mints(1, 3)))
-	n.start()
-	require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(1, 3)) == nil }, 30*time.Second, 100*time.Millisecond)
+	require.NoError(t, n.Restart(t.Context()))
+	require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(1, 3)) == nil }, time.Minute, 100*time.Millisecond)
 	for wanted := identities(mints(1, 3)); len(wanted) > 0; { // the first may come again: its acknowledgement was not synced
 		id := identity(receive(t, got).Event)
 		wanted = slices.DeleteFunc(wanted, func(w string) bool { return w == id })
@@ -120,17 +58,17 @@ func TestPublishingFailsWhileTheExternalServerIsDownAndAllResumesWhenItIsBack(t 
 
 func TestAnExternalServerWithoutOurStreamsGetsThemAgain(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
+	n := natsserver.Start(t)
 	o := testOptions(t)
-	o.URL = n.url()
+	o.URL = n.URL()
 	s := open(t, o)
 	got := consumeAll(t, s, ProjectorEvents)
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
 	receive(t, got)
-	n.kill()
-	require.NoError(t, os.RemoveAll(filepath.Join(n.store, "jetstream")))
-	n.start()
-	require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(1, 2)) == nil }, 30*time.Second, 100*time.Millisecond)
+	n.Kill()
+	require.NoError(t, os.RemoveAll(filepath.Join(n.Store, "jetstream")))
+	require.NoError(t, n.Restart(t.Context()))
+	require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(1, 2)) == nil }, time.Minute, 100*time.Millisecond)
 	assert.Equal(t, identity(mintEvent(1, 201)), identity(receive(t, got).Event))
 	_, err := s.Evidence().Put(t.Context(), "ab", []byte("1"), 0)
 	assert.NoError(t, err)

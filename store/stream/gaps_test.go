@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/gap"
+	"github.com/mintlog/mintlog/test/natsserver"
 )
 
 // lost is the i-th gap of a file's log: of a second, and a minute behind the one before.
@@ -185,7 +186,7 @@ func next(t testing.TB, said <-chan []gap.Gap) []gap.Gap {
 	select {
 	case list := <-said:
 		return list
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no change of the gaps is told")
 		return nil
 	}
@@ -204,25 +205,25 @@ func TestWhoeverFollowsTheGapsIsToldOfEachChange(t *testing.T) {
 
 func TestAFollowerOfAnExternalServerCreatesNothingAndOutlivesIt(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
-	n.kill()
+	n := natsserver.Start(t)
+	n.Kill()
 	o := testOptions(t)
-	o.URL, o.Existing = n.url(), true
+	o.URL, o.Existing = n.URL(), true
 	reader := open(t, o) // before there is a server
 	said := follow(t, reader)
-	n.start()
+	require.NoError(t, n.Restart(t.Context()))
 	_, err := reader.Gaps(t.Context())
 	assert.Error(t, err, "there is no bucket, and the reader makes none")
 
 	o = testOptions(t)
-	o.URL = n.url()
+	o.URL = n.URL()
 	writer := open(t, o)
 	require.NoError(t, writer.RecordGap(t.Context(), lost(0)))
 	for list := next(t, said); len(list) == 0; list = next(t, said) { // an empty bucket, perhaps, before the gap
 	}
-	n.kill()
+	n.Kill()
 	require.Error(t, writer.RecordGap(t.Context(), lost(1)))
-	n.start()
-	require.Eventually(t, func() bool { return writer.RecordGap(t.Context(), lost(1)) == nil }, 30*time.Second, 100*time.Millisecond)
+	require.NoError(t, n.Restart(t.Context()))
+	require.Eventually(t, func() bool { return writer.RecordGap(t.Context(), lost(1)) == nil }, time.Minute, 100*time.Millisecond)
 	assert.Equal(t, []gap.Gap{lost(1), lost(0)}, next(t, said))
 }
