@@ -238,7 +238,7 @@ func newAnswer(a *archive.Asked) answer {
 	if e.ResponseStatus != nil {
 		shown.Code = e.ResponseStatus.Code
 	}
-	if a.Commit != nil && a.Commit.ObjectRef != nil {
+	if shown.Effect == archive.Done && a.Commit.ObjectRef != nil {
 		shown.AccountUID = a.Commit.ObjectRef.UID
 	}
 	return shown

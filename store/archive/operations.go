@@ -33,15 +33,16 @@ type Asked struct {
 	Commit *event.Event
 }
 
-// Effect is what became of it. A client can skew the answer that the log has of a request, and not the commit.
+// Effect is what became of it. A client can skew the answer that the log has of a request, and not the commit. What was
+// refused or a dry run has none: one under its audit id is that of another request, for the id is the client's to choose.
 func (a *Asked) Effect() Effect {
 	switch outcome := a.Event.Outcome(); {
-	case a.Commit != nil:
-		return Done
 	case outcome == event.Refused:
 		return Refused
 	case a.Event.DryRun():
 		return DryRun
+	case a.Commit != nil:
+		return Done
 	case outcome == event.Succeeded:
 		return Reported
 	}

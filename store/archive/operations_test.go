@@ -79,18 +79,24 @@ func TestARequestIsJoinedWithItsCommitAndSaysWhatBecameOfIt(t *testing.T) {
 	elsewhere := user(10, "elsewhere")
 	foreign := commitOf(elsewhere, time.Millisecond)
 	foreign.ObjectRef.Namespace = "tenant-other"
+	reused := user(12, "reused") // and under its audit id an attempt that is denied, and a dry run
+	denied := at(reused, second(12).Add(time.Second))
+	denied.User.Username, denied.ResponseStatus, denied.Annotations = "denied", refused.ResponseStatus, refused.Annotations
+	rehearsed := at(reused, second(12).Add(-time.Second))
+	rehearsed.User.Username, rehearsed.RequestURI = "rehearsed", dry.RequestURI
 	revoked := user(11, "revoked")
 	revoked.ObjectRef.Subresource = "revoke"
 	events := []event.Event{
 		done, received(done), commitOf(done, 3*time.Millisecond), skewed, commitOf(skewed, 2*time.Second), reported, unknown,
 		crashed, commitOf(crashed, 9*time.Second), refused, dry, forged, forgery, slow, commitOf(slow, 69*time.Second),
 		hurried, commitOf(hurried, -4*time.Second), elsewhere, foreign, revoked, commitOf(revoked, time.Millisecond),
+		rehearsed, reused, commitOf(reused, time.Millisecond), denied,
 	}
 	require.NoError(t, insert(t, v.archive(), events))
 	require.NoError(t, insert(t, v.archive(), events[:4])) // as two pipelines, or one twice, write them
 	v.show()
 	assert.Equal(t, []string{
-		"revoked Revoke Done", "elsewhere Mint Reported", "hurried Mint Done", "slow Mint Done", "forged Mint Reported",
+		"denied Mint Refused", "reused Mint Done", "rehearsed Mint DryRun", "revoked Revoke Done", "elsewhere Mint Reported", "hurried Mint Done", "slow Mint Done", "forged Mint Reported",
 		"dry Mint DryRun", "refused Mint Refused", "crashed Mint Done", "unknown Mint Unknown", "reported Mint Reported",
 		"skewed Mint Done", "done Mint Done",
 	}, requests(t, v.archive(), Query{}))
