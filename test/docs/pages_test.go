@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,7 +27,7 @@ var (
 func quickstart(t *testing.T) {
 	t.Helper()
 	install.Do(func() {
-		follow(t, "quickstart.md", openShell(t, environment(t, sandbox.ClusterAdmin)...), map[string]func(){
+		follow(t, "docs/quickstart.md", openShell(t, environment(t, sandbox.ClusterAdmin)...), map[string]func(){
 			"make build":             nil, // the Makefile's target, behind which the tests run
 			"kind ":                  nil, // the sandbox is the cluster, with kind.yaml's flags
 			"docker build":           nil,
@@ -65,18 +66,20 @@ func TestThePagesDoWhatTheyShow(t *testing.T) {
 		name, person string
 		inPlace      map[string]func()
 	}{
-		{"tenants.md", sandbox.Jane, nil},
-		{"plugin.md", sandbox.Jane, map[string]func(){
+		{"README.md", sandbox.Jane, map[string]func(){"make demo": nil}}, // and its tests are these
+		{"docs/tenants.md", sandbox.Jane, nil},
+		{"docs/plugin.md", sandbox.Jane, map[string]func(){
 			"printf %s \"$pw\"": nil, // test/engines and the plugin's own tests log in to real engines
 			"ln -s \"$(command": nil,
 		}},
-		{"kinds.md", sandbox.ClusterAdmin, map[string]func(){"#!/bin/sh": nil}}, // a file, which test/engines compares
-		{"operators.md", sandbox.ClusterAdmin, map[string]func(){
-			"helm install mintlog": nil, // the quickstart's
-			"kubectl patch crd":    nil, // test/chart applies the patch to Cozystack's definition
-			"mintlog unenroll":     nil, // test/chart takes namespaces out, and uninstalls
+		{"docs/kinds.md", sandbox.ClusterAdmin, map[string]func(){"#!/bin/sh": nil}}, // a file, which test/engines compares
+		{"docs/operators.md", sandbox.ClusterAdmin, map[string]func(){
+			"helm install mintlog":               nil, // the quickstart's
+			"kubectl patch crd":                  nil, // test/chart applies the patch to Cozystack's definition
+			"mintlog unenroll":                   nil, // test/chart takes namespaces out, and uninstalls
+			"kubectl create secret generic nats": nil, // a nats-server's, for which test/ha makes the keys
 		}},
-		{"examples.md", sandbox.ClusterAdmin, nil},
+		{"docs/examples.md", sandbox.ClusterAdmin, nil},
 	} {
 		t.Run(page.name, func(t *testing.T) {
 			if page.person == sandbox.Jane {
@@ -113,22 +116,25 @@ func layApplication(t *testing.T, namespace, name string) {
 var ours = regexp.MustCompile(`\bdeploy/[A-Za-z0-9_./-]*[A-Za-z0-9]`)
 
 func TestThePagesLinkToWhatIsThere(t *testing.T) {
-	pages, err := filepath.Glob(filepath.Join(cluster.Root(), "docs", "*.md"))
-	require.NoError(t, err)
-	require.NotEmpty(t, pages)
-	for _, page := range append(pages, filepath.Join(cluster.Root(), "README.md")) {
-		text, err := os.ReadFile(page)
-		require.NoError(t, err)
-		for _, target := range links(string(text)) {
-			_, err := os.Stat(filepath.Join(filepath.Dir(page), target))
-			require.NoError(t, err, "%s links to %s", filepath.Base(page), target)
+	all := pages(t)
+	for page, text := range all {
+		for _, target := range links(text) {
+			path := page
+			if target.file != "" {
+				path = filepath.Join(filepath.Dir(page), target.file)
+			}
+			_, err := os.Stat(filepath.Join(cluster.Root(), path))
+			require.NoError(t, err, "%s links to %s", page, path)
+			if target.section != "" {
+				assert.Contains(t, sections(all[path]), target.section, "%s links to a section of %s", page, path)
+			}
 		}
-		for _, path := range ours.FindAllString(string(text), -1) {
+		for _, path := range ours.FindAllString(text, -1) {
 			if strings.HasPrefix(path, "deploy/mintlog") { // kubectl's word for a Deployment
 				continue
 			}
 			_, err := os.Stat(filepath.Join(cluster.Root(), path))
-			require.NoError(t, err, "%s names %s", filepath.Base(page), path)
+			require.NoError(t, err, "%s names %s", page, path)
 		}
 	}
 }

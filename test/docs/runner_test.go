@@ -164,15 +164,15 @@ var (
 // redacted has no password in it: nothing of 32 letters and digits.
 func redacted(text string) string { return long.ReplaceAllString(text, "…") }
 
-// follow does what a page says, as a reader would. For each block that cannot be run here inPlace has, by what the block
+// follow does what a page, by its path from the top folder, says, as a reader would. For each block that cannot be run here inPlace has, by what the block
 // begins with, what is done instead, or nil.
 func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(cluster.Root(), "docs", page))
+	text, err := os.ReadFile(filepath.Join(cluster.Root(), page))
 	require.NoError(t, err)
 	ran, met := 0, map[string]bool{}
 	for _, step := range steps(string(text)) {
-		where := fmt.Sprintf("docs/%s:%d: %s", page, step.line, step.command)
+		where := fmt.Sprintf("%s:%d: %s", page, step.line, step.command)
 		if step.apart {
 			done := false
 			for beginning, do := range inPlace {
@@ -208,17 +208,32 @@ func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 		}
 		require.Empty(t, complaint, where)
 	}
-	require.Len(t, met, len(inPlace), "docs/%s has no block any more for some of what stands for its blocks", page)
-	require.NotZero(t, ran, "docs/%s has no console block: nothing of it was run", page)
+	require.Len(t, met, len(inPlace), "%s has no block any more for some of what stands for its blocks", page)
+	require.NotZero(t, ran, "%s has no console block: nothing of it was run", page)
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+// A link leads to a file, or to the page itself, and there perhaps to a section.
+type link struct{ file, section string }
 
-// links are the files that a page links to.
-func links(text string) []string {
+var linkText = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+
+// links are those of a page that do not lead away.
+func links(text string) []link {
+	var all []link
+	for _, found := range linkText.FindAllStringSubmatch(text, -1) {
+		all = append(all, link{found[1], found[2]})
+	}
+	return all
+}
+
+var heading = regexp.MustCompile("(?m)^#+ (.*)$")
+
+// sections are the names by which links lead to a page's headings.
+func sections(text string) []string {
 	var all []string
-	for _, found := range link.FindAllStringSubmatch(text, -1) {
-		all = append(all, found[1])
+	for _, found := range heading.FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(found[1]), "")
+		all = append(all, strings.ReplaceAll(name, " ", "-"))
 	}
 	return all
 }
