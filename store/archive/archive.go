@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/mintlog/mintlog/store/event"
 )
@@ -152,11 +154,7 @@ func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(eve
 		if len(page) < size {
 			return nil
 		}
-		oldest, err := readTime(page[len(page)-1], fieldTime, "")
-		if err != nil {
-			return fmt.Errorf("read the archive's answer: %w", err)
-		}
-		end := oldest.Add(time.Nanosecond) // rows of that very time may be on both sides of the page's end
+		end := page[len(page)-1].at.Add(time.Nanosecond) // rows of that very time may be on both sides of the page's end
 		if end.Equal(q.End) {
 			size *= 2
 		}
@@ -168,36 +166,42 @@ func (a *Archive) query(ctx context.Context, q Query, tries int, handle func(eve
 // time is asked for again twice as long.
 const pageSize = 200
 
+// A filed is a row of a page, read.
+type filed struct {
+	at    time.Time // that it is filed under
+	event event.Event
+	err   error // why it gives no event
+}
+
 // page reads the newest rows of a query, newest first. A large page is asked for unsorted first: it may hold all rows,
 // which VictoriaLogs finds in half the time that it takes to sort them.
-func (a *Archive) page(ctx context.Context, q Query, size int) ([]row, error) {
-	limit := " | limit " + strconv.Itoa(size)
+func (a *Archive) page(ctx context.Context, q Query, size int) ([]*filed, error) {
+	limit := " | limit " + strconv.Itoa(size) + withoutOthers
 	if q.page > 0 {
 		all, err := a.collect(ctx, q.filter()+limit)
 		if err != nil || len(all) < size {
-			return newestFirst(all), err
+			slices.SortStableFunc(all, func(a, b *filed) int { return b.at.Compare(a.at) })
+			return all, err
 		}
 	}
 	return a.collect(ctx, q.filter()+" | sort by (_time) desc"+limit)
 }
 
-func (a *Archive) collect(ctx context.Context, logsQL string) ([]row, error) {
-	var rows []row
+// withoutOthers leaves out what no event is read from, a third of each row.
+const withoutOthers = " | delete _stream, _stream_id, log_source, kind, level, cluster, tenant, operation, " + fieldEventID
+
+func (a *Archive) collect(ctx context.Context, logsQL string) ([]*filed, error) {
+	var page []*filed
 	err := a.rows(ctx, logsQL, func(r row) error {
-		rows = append(rows, r)
+		at, err := readTime(r, fieldTime, "")
+		if err != nil {
+			return fmt.Errorf("read the archive's answer: %w", err)
+		}
+		e, err := fromRow(r)
+		page = append(page, &filed{at, e, err})
 		return nil
 	})
-	return rows, err
-}
-
-// newestFirst sorts rows by the time that they are filed under. One without a time comes last.
-func newestFirst(rows []row) []row {
-	times := make(map[string]time.Time, len(rows))
-	for _, r := range rows {
-		times[r[fieldTime]], _ = readTime(r, fieldTime, "")
-	}
-	slices.SortStableFunc(rows, func(a, b row) int { return times[b[fieldTime]].Compare(times[a[fieldTime]]) })
-	return rows
+	return page, err
 }
 
 // errEnough ends a query at its limit.
@@ -213,12 +217,12 @@ type results struct {
 	seen       map[string]struct{} // identities of the events of that time: equal events are filed under equal times
 }
 
-func (f *results) take(r row) error {
-	e, err := fromRow(r)
-	if err != nil {
+func (f *results) take(r *filed) error {
+	if r.err != nil {
 		f.unreadable()
 		return nil
 	}
+	e := r.event
 	if !f.query.matches(&e) {
 		return nil // a read of a Secret, and what else the filter lets through
 	}
@@ -240,7 +244,7 @@ func (f *results) take(r row) error {
 	return nil
 }
 
-// rows streams the rows of a LogsQL query.
+// rows streams the rows of a LogsQL query. The next row overwrites the one before.
 func (a *Archive) rows(ctx context.Context, logsQL string, handle func(row) error) error {
 	body := strings.NewReader(url.Values{"query": {logsQL}}.Encode())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+"/select/logsql/query", body)
@@ -259,12 +263,13 @@ func (a *Archive) rows(ctx context.Context, logsQL string, handle func(row) erro
 func readRows(answer io.Reader, handle func(row) error) error {
 	lines := bufio.NewScanner(answer)
 	lines.Buffer(make([]byte, 0, 64<<10), maxRow)
+	r := row{}
 	for lines.Scan() {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
-		var r row
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+		clear(r)
+		if err := jsonv2.Unmarshal(lines.Bytes(), &r, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 			return fmt.Errorf("read the archive's answer: %w", err)
 		}
 		if err := handle(r); err != nil {

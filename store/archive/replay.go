@@ -68,7 +68,7 @@ func (a *Archive) ReplayInto(ctx context.Context, q Query, publish func(context.
 }
 
 // patiently asks for a page until it is there, an answer says that it will not be, or there were so many tries.
-func (a *Archive) patiently(ctx context.Context, q Query, size, tries int) ([]row, error) {
+func (a *Archive) patiently(ctx context.Context, q Query, size, tries int) ([]*filed, error) {
 	for failures := 1; ; failures++ {
 		page, err := a.page(ctx, q, size)
 		var status *StatusError

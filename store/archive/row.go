@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	jsonv2 "github.com/go-json-experiment/json"
+
 	"github.com/mintlog/mintlog/store/event"
 )
 
@@ -197,7 +199,7 @@ func splitList(s string) []string {
 		return nil
 	}
 	var list []string
-	if err := json.Unmarshal([]byte(s), &list); err != nil {
+	if err := jsonv2.Unmarshal([]byte(s), &list); err != nil {
 		return []string{s}
 	}
 	return list

@@ -3,6 +3,7 @@ package archive
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -222,7 +223,7 @@ func TestABrokenRowIsAnErrorAndNoEvent(t *testing.T) {
 func TestAnswersAreReadLineByLineHoweverTheyArrive(t *testing.T) {
 	read := func(answer string) (rows []row, err error) {
 		err = readRows(iotest.DataErrReader(iotest.OneByteReader(strings.NewReader(answer))), func(r row) error {
-			rows = append(rows, r)
+			rows = append(rows, maps.Clone(r))
 			return nil
 		})
 		return rows, err
