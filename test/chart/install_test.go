@@ -3,52 +3,147 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
-// It has a cluster of its own: what is uninstalled is what the other tests stand on.
-func TestUninstallingTakesTheAPIAwayBeforeAnythingElse(t *testing.T) {
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1, AuditPolicy: `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}`})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Stop()) }()
-	helm := func(arguments ...string) {
-		t.Helper()
-		c := exec.CommandContext(t.Context(), filepath.Join(s.Root(), "bin", "helm"), append(arguments, "--namespace", sandbox.Namespace)...)
-		c.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig(sandbox.ClusterAdmin, 0), "HOME="+t.TempDir())
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	// The sandbox has laid roles and policies already; an installation would find none.
-	helm("install", "mintlog", chartFolder(), "--values", shapes(t)["webhook"], "--take-ownership", "--force-conflicts")
-	helm("upgrade", "mintlog", chartFolder(), "--values", shapes(t)["webhook"], "--set", "policies.breakGlassGroup=platform", "--force-conflicts")
-	helm("uninstall", "mintlog")
+// foreignKinds are of operators that the sandbox does not run; kube-apiserver is told that they exist.
+var foreignKinds = []struct{ group, version, kind, plural string }{
+	{"cert-manager.io", "v1", "Certificate", "certificates"},
+	{"cert-manager.io", "v1", "Issuer", "issuers"},
+	{"monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"},
+}
 
-	log, err := os.ReadFile(s.AuditLog(0))
+// An installation is a cluster of its own: what is uninstalled is what the other tests stand on.
+type installation struct {
+	*sandbox.Sandbox
+	t *testing.T
+}
+
+func newInstallation(t *testing.T) *installation {
+	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1, AuditPolicy: `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
+		{"level": "Metadata", "omitStages": ["RequestReceived"], "verbs": ["delete"]}, {"level": "None"}]}`})
 	require.NoError(t, err)
-	var deleted []string
+	t.Cleanup(func() { require.NoError(t, s.Stop()) })
+	for _, k := range foreignKinds {
+		free := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+		_, err := s.Apply(t.Context(), "", map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": k.plural + "." + k.group},
+			"spec": map[string]any{
+				"group": k.group, "scope": "Namespaced",
+				"names": map[string]any{"kind": k.kind, "plural": k.plural},
+				"versions": []any{map[string]any{"name": k.version, "served": true, "storage": true,
+					"schema": map[string]any{"openAPIV3Schema": free}}},
+			},
+		})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.AddNamespace(t.Context(), "nats"))
+	return &installation{s, t}
+}
+
+func (i *installation) helm(arguments ...string) (string, error) {
+	i.t.Helper()
+	c := exec.CommandContext(i.t.Context(), filepath.Join(i.Root(), "bin", "helm"), append(arguments, "--namespace", sandbox.Namespace)...)
+	c.Env = append(os.Environ(), "KUBECONFIG="+i.Kubeconfig(sandbox.ClusterAdmin, 0), "HOME="+i.t.TempDir())
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// deleted are the resources of what Helm has deleted, in turn, but for its own records.
+func (i *installation) deleted() []string {
+	i.t.Helper()
+	log, err := os.ReadFile(i.AuditLog(0))
+	require.NoError(i.t, err)
+	var all []string
 	for line := range bytes.Lines(log) {
 		var e struct {
-			Verb, Stage, UserAgent string
-			ObjectRef              struct{ Resource, Name string }
+			UserAgent string
+			ObjectRef struct{ Resource, Name string }
 		}
-		require.NoError(t, json.Unmarshal(line, &e))
-		if e.Verb == "delete" && e.Stage == "ResponseComplete" && bytes.Contains([]byte(e.UserAgent), []byte("Helm")) {
-			deleted = append(deleted, e.ObjectRef.Resource)
+		require.NoError(i.t, json.Unmarshal(line, &e))
+		if strings.Contains(e.UserAgent, "Helm") && !strings.HasPrefix(e.ObjectRef.Name, "sh.helm.release.") {
+			all = append(all, e.ObjectRef.Resource)
 		}
 	}
-	// Helm's own record, in Secrets, goes on the way.
-	deleted = slices.DeleteFunc(deleted, func(resource string) bool { return resource == "secrets" })
-	require.NotEmpty(t, deleted)
-	require.Equal(t, "apiservices", deleted[0], "%v", deleted)
-	for _, resource := range []string{"deployments", "services", "serviceaccounts", "clusterroles", "validatingadmissionpolicies"} {
-		require.Contains(t, deleted, resource)
+	return all
+}
+
+func TestEveryShapeIsInstalledAndUninstallingTakesTheAPIAwayFirstAndNoApplication(t *testing.T) {
+	i := newInstallation(t)
+	release, err := i.InstallRelease(t.Context(), sandbox.TenantAcme, "Redis", "stays", map[string]any{})
+	require.NoError(t, err)
+	all := shapes(t)
+	for _, name := range []string{"small", "small-webhook", "webhook", "large"} {
+		require.Contains(t, all, name)
+		within(t, 2*time.Minute, func() error { // until the foreign kinds are served
+			// The sandbox has laid roles and policies already; an installation would find none.
+			out, err := i.helm("upgrade", "--install", "mintlog", chartFolder(), "--values", all[name], "--take-ownership", "--force-conflicts")
+			if err != nil {
+				err = fmt.Errorf("%s: %w: %s", name, err, out)
+			}
+			return err
+		})
+		require.ElementsMatch(t, names(workloads(t, render(t, "--values", all[name]))), i.workloads(), name)
+		delete(all, name)
 	}
+	require.Empty(t, all, "a shape is not installed here")
+	changed := len(i.deleted())
+	out, err := i.helm("uninstall", "mintlog")
+	require.NoError(t, err, out)
+
+	deleted := i.deleted()
+	require.Equal(t, "apiservices", deleted[changed], "%v", deleted[changed:])
+	for _, resource := range []string{"deployments", "statefulsets", "daemonsets", "services", "serviceaccounts", "clusterroles", "validatingadmissionpolicies"} {
+		assert.Contains(t, deleted, resource)
+	}
+	// With their definition the applications would go, and with them their account Secrets: not when a shape no longer has
+	// it, and not at the end.
+	assert.NotContains(t, deleted, "customresourcedefinitions")
+	is, err := dynamic.NewForConfigOrDie(i.RESTConfig(admin, 0)).Resource(sandbox.HelmReleases).Namespace(sandbox.TenantAcme).Get(t.Context(), release.GetName(), metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, release.GetUID(), is.GetUID())
+}
+
+func names(all []workload) []string {
+	var names []string
+	for _, w := range all {
+		names = append(names, w.name)
+	}
+	return names
+}
+
+// workloads are those of mintlog's namespace.
+func (i *installation) workloads() []string {
+	i.t.Helper()
+	apps := i.Kubernetes(admin, 0).AppsV1()
+	var all []string
+	deployments, err := apps.Deployments(sandbox.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	require.NoError(i.t, err)
+	for _, o := range deployments.Items {
+		all = append(all, o.Name)
+	}
+	daemons, err := apps.DaemonSets(sandbox.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	require.NoError(i.t, err)
+	for _, o := range daemons.Items {
+		all = append(all, o.Name)
+	}
+	stateful, err := apps.StatefulSets(sandbox.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	require.NoError(i.t, err)
+	for _, o := range stateful.Items {
+		all = append(all, o.Name)
+	}
+	return all
 }

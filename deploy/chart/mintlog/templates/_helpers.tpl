@@ -76,29 +76,30 @@ livenessProbe:
 - --admission-policies={{ ternary "require" "warn" .Values.policies.enabled }}
 {{- end -}}
 
-{{/* Where the stream is. (dict "root" $ "part" "ingest") */}}
-{{- define "mintlog.streamArguments" -}}
+{{/* Where the external stream is, and as whom to use it. (dict "root" $ "part" "ingest") */}}
+{{- define "mintlog.natsArguments" -}}
 - --nats={{ .root.Values.stream.url }}
-{{- if get .root.Values.stream.credentials .part }}
-- --nats-credentials=/etc/mintlog/nats/nats.creds
-{{- end }}
-{{- if ne .part "mint" }}
-- --nats-replicas={{ .root.Values.stream.replicas }}
-- --stream-max-bytes={{ int64 .root.Values.stream.maxBytes }}
-- --evidence-max-bytes={{ int64 .root.Values.stream.evidenceMaxBytes }}
+{{- if get .root.Values.stream.nkeys .part }}
+- --nats-nkey-file=/etc/mintlog/nats/nkey
 {{- end }}
 {{- end -}}
 
-{{- define "mintlog.streamMount" -}}
-{{- if get .root.Values.stream.credentials .part }}
+{{/* How large the stream becomes, for who makes it. */}}
+{{- define "mintlog.streamSizes" -}}
+- --stream-max-bytes={{ int64 .Values.stream.maxBytes }}
+- --evidence-max-bytes={{ int64 .Values.stream.evidenceMaxBytes }}
+{{- end -}}
+
+{{- define "mintlog.natsMount" -}}
+{{- if get .root.Values.stream.nkeys .part }}
 - {name: nats, mountPath: /etc/mintlog/nats, readOnly: true}
 {{- end }}
 {{- end -}}
 
-{{- define "mintlog.streamVolume" -}}
-{{- with get .root.Values.stream.credentials .part }}
+{{- define "mintlog.natsVolume" -}}
+{{- with get .root.Values.stream.nkeys .part }}
 - name: nats
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . }}, defaultMode: 0440, items: [{key: nkey, path: nkey}]}
 {{- end }}
 {{- end -}}
 
