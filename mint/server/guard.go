@@ -23,21 +23,22 @@ import (
 )
 
 // Limits of a request, in bytes. With --audit-log-truncate-enabled, kube-apiserver drops an audit event that grows too
-// large, and the URI, the user's name, groups and extras, and the addresses stand in it, escaped. What kube-apiserver takes off a request
+// large, and the URI, the user's name, UID, groups and extras, and the addresses stand in it, escaped. What kube-apiserver takes off a request
 // before it calls (parameters of the query that do not parse, headers named in Connection) stands in the event as well
 // and cannot be seen here: where events are truncated, such a request can be done without one.
 const (
 	maxURI       = 8 << 10
 	maxUsername  = 1024
-	maxIdentity  = 32 << 10 // of groups and extras in JSON, as the event holds them
+	maxIdentity  = 32 << 10 // of UID, groups and extras in JSON, as the event holds them
 	maxForwarded = 1 << 10
 	maxBody      = 64 << 10
 )
 
-// Where kube-apiserver, as the front proxy, names the user on whose behalf it calls, the user's groups, and what else its
-// authenticator knows.
+// Where kube-apiserver, as the front proxy, names the user on whose behalf it calls, the user's UID and groups, and what
+// else its authenticator knows.
 const (
 	remoteUserHeader  = "X-Remote-User"
+	remoteUIDHeader   = "X-Remote-Uid"
 	remoteGroupHeader = "X-Remote-Group"
 	remoteExtraPrefix = "X-Remote-Extra-"
 )
@@ -143,7 +144,7 @@ func check(r *http.Request) *refusal {
 		checks = append(checks, checkConnection, checkIdentity, checkForwarded, checkAuditID)
 	}
 	if r.Method == http.MethodPost {
-		checks = append(checks, checkBody, checkAccept, forceStrictFields)
+		checks = append(checks, checkDryRun, checkBody, checkAccept, forceStrictFields)
 	}
 	for _, check := range checks {
 		if no := check(r); no != nil {
@@ -230,19 +231,19 @@ func checkConnection(r *http.Request) *refusal {
 	return nil
 }
 
-// checkIdentity refuses groups and extras that may push the audit event over its limit. Of an impersonated request these
-// are the impersonated user's; the impersonator's own cannot be seen here.
+// checkIdentity refuses a UID, groups and extras that may push the audit event over its limit. Of an impersonated request
+// these are the impersonated user's; the impersonator's own cannot be seen here.
 func checkIdentity(r *http.Request) *refusal {
 	identity := map[string][]string{}
 	for name, values := range r.Header {
-		if name == remoteGroupHeader || strings.HasPrefix(name, remoteExtraPrefix) {
+		if name == remoteUIDHeader || name == remoteGroupHeader || strings.HasPrefix(name, remoteExtraPrefix) {
 			identity[name] = values
 		}
 	}
 	encoded, err := json.Marshal(identity)
 	if err != nil || len(encoded) > maxIdentity {
 		return &refusal{http.StatusBadRequest, "identity",
-			fmt.Sprintf("the user's groups and extras take %d bytes, and the audit event could be dropped for them: "+
+			fmt.Sprintf("the user's UID, groups and extras take %d bytes, and the audit event could be dropped for them: "+
 				"log in with, or impersonate, fewer groups, of at most %d bytes in all", len(encoded), maxIdentity)}
 	}
 	return nil
@@ -269,6 +270,17 @@ func checkAuditID(r *http.Request) *refusal {
 	case len(ids[0]) != len(uuid.Nil.String()) || uuid.Validate(ids[0]) != nil:
 		return &refusal{http.StatusBadRequest, "audit-id",
 			"the Audit-ID header is not a UUID: send a new random one with each request, or none"}
+	}
+	return nil
+}
+
+// checkDryRun refuses a parameter that was meant for dryRun and is not: it would be passed over, and the password be
+// changed after all.
+func checkDryRun(r *http.Request) *refusal {
+	for name := range r.URL.Query() {
+		if name != "dryRun" && strings.EqualFold(strings.NewReplacer("-", "", "_", "").Replace(name), "dryRun") {
+			return &refusal{http.StatusBadRequest, "query", fmt.Sprintf("the parameter %q of the URI is none: it is dryRun=All; nothing was written", name)}
+		}
 	}
 	return nil
 }

@@ -140,6 +140,7 @@ func TestARequestThatCouldEscapeTheLogIsRefused(t *testing.T) {
 	post("addresses of 2 KB", 400, "X-Forwarded-For: "+strings.Repeat("192.0.2.1,", 200))
 	post("groups of 33 KB", 400, groups(33<<10)...)
 	post("groups of 11 KB that take 38 KB in the log", 400, "X-Remote-Group: "+strings.Repeat("<a", 11<<9))
+	post("a UID of 33 KB", 400, "X-Remote-Uid: "+strings.Repeat("u", 33<<10))
 	post("an extra of 33 KB", 400, "X-Remote-Extra-Scopes: "+strings.Repeat("s", 33<<10))
 	post("groups and extras of 33 KB together", 400, append(groups(17<<10), "X-Remote-Extra-Scopes: "+strings.Repeat("s", 16<<10))...)
 	post("impersonation", 400, "Impersonate-User: ivan")
@@ -162,6 +163,9 @@ func TestARequestThatCouldEscapeTheLogIsRefused(t *testing.T) {
 	f("a query with a broken escape", 400, "POST", mintPath+"?dryRun=%zz", header(), "{}")
 	f("a body of 70 KB", 413, "POST", mintPath, header(), strings.Repeat(" ", 70<<10))
 	f("a read with a URI of 100 KB", 414, "GET", mintPath+"?pad="+strings.Repeat("a", 100<<10), header(), "")
+	for _, misspelt := range []string{"dryrun=All", "dry-run=All", "DryRun=All", "dry_run", "fieldManager=x&%64ry-run=server"} {
+		f("the parameter "+misspelt, 400, "POST", mintPath+"?"+misspelt, header(), "{}")
+	}
 	f("a read by a user of 1,025 bytes", 400, "GET", mintPath, header("=X-Remote-User: "+strings.Repeat("j", 1025)), "")
 	f("a read by a user that is not UTF-8", 400, "GET", mintPath, header("=X-Remote-User: \xff"), "")
 	f("a delete without an audit id", 400, "DELETE", mintPath, header("-Audit-ID"), "")
