@@ -1,24 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -35,7 +27,7 @@ const (
 	accountsAccount = "system:serviceaccount:mintlog:accounts"
 )
 
-// applicationsPolicy records what the role and the bare program ask, alike.
+// applicationsPolicy records what the role and the bare programs ask, alike.
 const applicationsPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -49,13 +41,14 @@ rules:
 type herd struct {
 	sandbox *sandbox.Sandbox
 	admin   kubernetes.Interface
-	program string // the role's
-	count   int    // applications
-	profile string // directory; empty: none
+	objects dynamic.Interface // the admin's
+	program string            // the role's
+	count   int               // applications
+	profile string            // directory; empty: none
 }
 
-// applications has the accounts role find applications that came while it was away, between two halves of a bare
-// program's run that makes the same objects for the same owners.
+// applications has the accounts role find applications that came while it was away, between two runs each of bare
+// programs that make the same objects for the same owners.
 func (b *bencher) applications(ctx context.Context) (_ []figure, err error) {
 	h := &herd{count: b.count, profile: b.profile}
 	if h.program, err = b.build(ctx, "role"); err != nil {
@@ -68,10 +61,10 @@ func (b *bencher) applications(ctx context.Context) (_ []figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.sandbox.Stop()) }()
-	config := h.sandbox.RESTConfig(sandbox.ClusterAdmin, 0)
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	if h.admin, err = kubernetes.NewForConfig(config); err != nil {
+	if h.objects, err = dynamic.NewForConfig(h.sandbox.RESTConfig(sandbox.ClusterAdmin, 0)); err != nil {
+		return nil, err
+	}
+	if h.admin, err = kubernetes.NewForConfig(protobuf(h.sandbox.RESTConfig(sandbox.ClusterAdmin, 0))); err != nil {
 		return nil, err
 	}
 	if err := h.lay(ctx); err != nil {
@@ -137,94 +130,37 @@ func (h *herd) each(count, workers int, do func(n int) error) error {
 	return group.Wait()
 }
 
-func (h *herd) measure(ctx context.Context) ([]figure, error) {
-	idle, err := h.serversCPU()
+// spent is what writing objects took.
+type spent struct {
+	objects int
+	wall    time.Duration
+	cpu     time.Duration // of the cluster's servers
+}
+
+func (s spent) plus(more spent) spent {
+	return spent{s.objects + more.objects, s.wall + more.wall, s.cpu + more.cpu}
+}
+
+// rate is in objects a second.
+func (s spent) rate() float64 { return float64(s.objects) / s.wall.Seconds() }
+
+// each is the CPU time of the servers an object, in milliseconds.
+func (s spent) each() float64 { return s.cpu.Seconds() * 1000 / float64(s.objects) }
+
+// timed is what it takes to do what writes so many objects.
+func (h *herd) timed(objects int, do func() error) (spent, error) {
+	before, err := h.serversCPU()
 	if err != nil {
-		return nil, err
+		return spent{}, err
 	}
-	first, err := h.bare(ctx, 0, h.count/2)
-	if err != nil {
-		return nil, err
+	began := time.Now()
+	if err := do(); err != nil {
+		return spent{}, err
 	}
-	half, err := h.serversCPU()
-	if err != nil {
-		return nil, err
-	}
-	role, err := h.start(ctx, "accounts", "accounts", fmt.Sprint(roleWorkers))
-	if err != nil {
-		return nil, err
-	}
-	defer role.kill()
-	took, err := h.seed(ctx, role)
-	if err != nil {
-		return nil, err
-	}
-	seeded, err := h.serversCPU()
-	if err != nil {
-		return nil, err
-	}
-	steady, err := h.steady(ctx)
-	if err != nil {
-		return nil, err
-	}
-	whole, err := role.memory()
-	if err != nil {
-		return nil, err
-	}
-	added, removed, err := h.change(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := role.stop(); err != nil {
-		return nil, err
-	}
-	alone, err := h.informers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	second, err := h.bare(ctx, h.count/2, h.count)
-	if err != nil {
-		return nil, err
-	}
-	objects := float64(h.count * objectsOfEach)
-	mine, theirs := objects/took.Seconds(), objects/(first+second).Seconds()
-	accounts := float64(h.count * accountsOfEach)
-	perAccount := func(whole, alone float64) string {
-		return fmt.Sprintf("%.2f KiB an account", (whole-alone)/accounts/1024)
-	}
-	what := fmt.Sprintf("%d applications of %d accounts in %d namespaces", h.count, accountsOfEach, inNamespaces)
-	perObject := func(spent time.Duration, objects float64) float64 { return spent.Seconds() * 1000 / objects }
-	cpu, bareCPU := perObject(seeded-half, objects), perObject(half-idle, objects/2)
-	return []figure{
-		{
-			what:     what + ": Secrets, Roles and RoleBindings written, from the role's start to the last; beside bare client-go",
-			measured: perSecond(mine), beside: perSecond(theirs), ratio: ratio(mine, theirs), goal: "≥ 0.80",
-		},
-		{
-			what:     "the same: CPU time of the cluster's servers an object; beside that of the bare program's first half",
-			measured: fmt.Sprintf("%.1f ms", cpu), beside: fmt.Sprintf("%.1f ms", bareCPU), ratio: ratio(cpu, bareCPU), goal: "-",
-		},
-		{
-			what:     fmt.Sprintf("the same, in step: writes and lists in %s (gets and watches: %d)", steadyFor, steady.others),
-			measured: fmt.Sprint(steady.writes + steady.lists), beside: "-", ratio: "-", goal: "0",
-		},
-		{
-			what:     "the same: live heap above that of the informers alone; beside what these hold",
-			measured: perAccount(float64(whole.HeapAlloc), float64(alone.HeapAlloc)), beside: mib(float64(alone.HeapAlloc)), ratio: "-", goal: "≤ 3 KiB",
-		},
-		{
-			what:     "the same: resident memory above that of the informers alone; beside what these hold",
-			measured: perAccount(float64(whole.Resident), float64(alone.Resident)), beside: mib(float64(alone.Resident)), ratio: "-", goal: "≤ 3 KiB",
-		},
-		{
-			what:     fmt.Sprintf("an account added to one of them, until its Secret is there, p50 and most of %d", len(added)),
-			measured: ms(percentile(added, 50)) + ", " + ms(percentile(added, 100)), beside: "-", ratio: "-", goal: "≤ 200 ms",
-		},
-		{
-			what:     fmt.Sprintf("an account removed from one of them, until its Secret is gone, p50 and most of %d", len(removed)),
-			measured: ms(percentile(removed, 50)) + ", " + ms(percentile(removed, 100)), beside: "-", ratio: "-", goal: "≤ 200 ms",
-		},
-	}, nil
+	s := spent{objects: objects, wall: time.Since(began)}
+	after, err := h.serversCPU()
+	s.cpu = after - before
+	return s, err
 }
 
 // serversCPU is the CPU time that the sandbox's servers have used.
@@ -240,27 +176,121 @@ func (h *herd) serversCPU() (time.Duration, error) {
 	return sum, nil
 }
 
-// seed waits until the role has written everything.
-func (h *herd) seed(ctx context.Context, role *roleProcess) (time.Duration, error) {
-	want := h.count * objectsOfEach
-	for told := time.Now(); ; {
-		s, err := role.state()
-		if err != nil {
-			return 0, err
+// A measurement is what the scenario came to.
+type measurement struct {
+	role           spent
+	admin, peer    *bareProgram
+	steady         asked
+	whole, alone   cost.Memory
+	added, removed []time.Duration
+}
+
+// measure has each bare program make a quarter of the objects before the role and a quarter behind it, in the reverse
+// order: what a fuller cluster makes slower, it makes slower for all alike.
+func (h *herd) measure(ctx context.Context) ([]figure, error) {
+	m := measurement{admin: h.bareAsAdmin()}
+	var err error
+	if m.peer, err = h.bareAsRole(ctx); err != nil {
+		return nil, err
+	}
+	quarter := max(h.count/4, 1)
+	for _, p := range []*bareProgram{m.admin, m.peer} {
+		if err := h.runBare(ctx, p, 0, quarter); err != nil {
+			return nil, err
 		}
-		if s.Written >= want {
-			return time.Since(role.began), nil
+	}
+	if err := h.measureRole(ctx, &m); err != nil {
+		return nil, err
+	}
+	for _, p := range []*bareProgram{m.peer, m.admin} {
+		if err := h.runBare(ctx, p, quarter, min(2*quarter, h.count)); err != nil {
+			return nil, err
 		}
-		if time.Since(told) > 10*time.Second {
-			fmt.Fprintf(os.Stderr, "%d of %d objects are written\n", s.Written, want)
-			told = time.Now()
+	}
+	return append(h.seedingFigures(m), h.restFigures(m)...), nil
+}
+
+// measureRole measures the role from its start to its end, and then what it keeps without what works on it.
+func (h *herd) measureRole(ctx context.Context, m *measurement) error {
+	var role *roleProcess
+	var err error
+	m.role, err = h.timed(h.count*objectsOfEach, func() (err error) {
+		if role, err = h.start(ctx, "accounts", "accounts", fmt.Sprint(roleWorkers)); err != nil {
+			return err
 		}
-		if time.Since(role.began) > 15*time.Minute {
-			return 0, fmt.Errorf("%d of %d objects were written in 15 minutes", s.Written, want)
+		return h.seed(ctx, role)
+	})
+	if role != nil {
+		defer role.kill()
+	}
+	if err != nil {
+		return err
+	}
+	if m.steady, err = h.steady(ctx); err != nil {
+		return err
+	}
+	if m.whole, err = role.memory(); err != nil {
+		return err
+	}
+	if m.added, m.removed, err = h.change(ctx); err != nil {
+		return err
+	}
+	if err := role.stop(); err != nil {
+		return err
+	}
+	m.alone, err = h.informers(ctx, (h.count*objectsOfEach+m.peer.objects)/objectsOfEach*accountsOfEach)
+	return err
+}
+
+// seedingFigures set the role beside both bare programs. The goal is beside the first.
+func (h *herd) seedingFigures(m measurement) []figure {
+	what := fmt.Sprintf("%d applications of %d accounts in %d namespaces: Secrets, Roles and RoleBindings written, from the role's start to the last", h.count, accountsOfEach, inNamespaces)
+	const (
+		admin = "; beside bare client-go as cluster-admin, which kube-apiserver does not ask whether it holds what it grants"
+		peer  = "; beside bare client-go with the role's identity, rights and admission policies"
+	)
+	rates := func(beside spent) figure {
+		return figure{what: what, measured: perSecond(m.role.rate()), beside: perSecond(beside.rate()), ratio: ratio(m.role.rate(), beside.rate()), goal: "≥ 0.80"}
+	}
+	cpu := func(beside spent) figure {
+		return figure{
+			what:     "the same: CPU time of the cluster's servers an object",
+			measured: fmt.Sprintf("%.1f ms", m.role.each()), beside: fmt.Sprintf("%.1f ms", beside.each()), ratio: ratio(m.role.each(), beside.each()), goal: "-",
 		}
-		if err := pause(ctx, 250*time.Millisecond); err != nil {
-			return 0, err
+	}
+	figures := []figure{rates(m.admin.spent), rates(m.peer.spent), cpu(m.admin.spent), cpu(m.peer.spent)}
+	for i, program := range []string{admin, peer, admin, peer} {
+		figures[i].what += program
+	}
+	return figures
+}
+
+func (h *herd) restFigures(m measurement) []figure {
+	accounts := float64(h.count * accountsOfEach)
+	perAccount := func(whole, alone float64) string {
+		return fmt.Sprintf("%.2f KiB an account", (whole-alone)/accounts/1024)
+	}
+	times := func(what string, took []time.Duration) figure {
+		return figure{
+			what:     fmt.Sprintf("%s, p50 and most of %d", what, len(took)),
+			measured: ms(percentile(took, 50)) + ", " + ms(percentile(took, 100)), beside: "-", ratio: "-", goal: "≤ 200 ms",
 		}
+	}
+	return []figure{
+		{
+			what:     fmt.Sprintf("the same, in step: writes and lists in %s (gets and watches: %d)", steadyFor, m.steady.others),
+			measured: fmt.Sprint(m.steady.writes + m.steady.lists), beside: "-", ratio: "-", goal: "0",
+		},
+		{
+			what:     "the same: live heap above that of the informers alone; beside what these hold",
+			measured: perAccount(float64(m.whole.HeapAlloc), float64(m.alone.HeapAlloc)), beside: mib(float64(m.alone.HeapAlloc)), ratio: "-", goal: "≤ 3 KiB",
+		},
+		{
+			what:     "the same: resident memory above that of the informers alone; beside what these hold",
+			measured: perAccount(float64(m.whole.Resident), float64(m.alone.Resident)), beside: mib(float64(m.alone.Resident)), ratio: "-", goal: "≤ 3 KiB",
+		},
+		times("an account added to one of them, until its Secret is there", m.added),
+		times("an account removed from one of them, until its Secret is gone", m.removed),
 	}
 }
 
@@ -270,237 +300,5 @@ func pause(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case <-time.After(d):
 		return nil
-	}
-}
-
-// bare makes the objects of some applications as the role does, with nothing but client-go: as many workers, the same
-// contents and owners. Their names are others, as the role's are the role's alone.
-func (h *herd) bare(ctx context.Context, from, to int) (time.Duration, error) {
-	owners := map[string]metav1.OwnerReference{}
-	objects, err := dynamic.NewForConfig(h.sandbox.RESTConfig(sandbox.ClusterAdmin, 0))
-	if err != nil {
-		return 0, err
-	}
-	releases, err := objects.Resource(sandbox.HelmReleases).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return 0, err
-	}
-	for _, r := range releases.Items {
-		owners[r.GetName()] = *metav1.NewControllerRef(&r, r.GroupVersionKind())
-	}
-	began := time.Now()
-	err = h.each(to-from, roleWorkers, func(n int) error { return h.bareObjects(ctx, from+n, owners[releaseOf(from+n)]) })
-	return time.Since(began), err
-}
-
-func (h *herd) bareObjects(ctx context.Context, n int, owner metav1.OwnerReference) error {
-	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespaceOf(n), Name: name, OwnerReferences: []metav1.OwnerReference{owner}}
-	}
-	name := "bare-" + releaseOf(n)
-	role := &rbacv1.Role{ObjectMeta: meta(name)}
-	role.Annotations = map[string]string{"credentials.cozystack.io/found": "[]", "credentials.cozystack.io/first-sight": "2026-01-01T00:00:00Z"}
-	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "patch"}}
-	for a := range accountsOfEach {
-		rule.ResourceNames = append(rule.ResourceNames, bareSecret(n, a))
-	}
-	role.Rules = []rbacv1.PolicyRule{rule}
-	if _, err := h.admin.RbacV1().Roles(role.Namespace).Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: meta(name),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "projector", Namespace: sandbox.Namespace}},
-	}
-	if _, err := h.admin.RbacV1().RoleBindings(binding.Namespace).Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	for a := range accountsOfEach {
-		secret := &corev1.Secret{ObjectMeta: meta(bareSecret(n, a)), Type: corev1.SecretTypeBasicAuth}
-		secret.Labels = map[string]string{
-			"credentials.cozystack.io/account": "false", "internal.cozystack.io/tenantresource": "false", "cnpg.io/reload": "true",
-			"apps.cozystack.io/application.kind": "Postgres", "apps.cozystack.io/application.group": "apps.cozystack.io",
-			"apps.cozystack.io/application.name": applicationOf(n),
-		}
-		secret.Annotations = map[string]string{
-			"credentials.cozystack.io/origin": "NotIssued",
-			"credentials.cozystack.io/ledger": strings.Repeat("l", 300),
-		}
-		secret.Data = map[string][]byte{"username": fmt.Appendf(nil, "u%d", a), "password": []byte(strings.Repeat("s", 133))}
-		if _, err := h.admin.CoreV1().Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bareSecret ends otherwise than an account Secret.
-func bareSecret(n, account int) string {
-	return fmt.Sprintf("bare-%s.u%d-account", releaseOf(n), account)
-}
-
-// asked is what the role asked of kube-apiserver.
-type asked struct{ writes, lists, others int }
-
-// steady counts the role's requests by the audit log, when it has come to rest.
-func (h *herd) steady(ctx context.Context) (asked, error) {
-	if err := pause(ctx, 5*time.Second); err != nil {
-		return asked{}, err
-	}
-	log, err := os.Open(h.sandbox.AuditLog(0))
-	if err != nil {
-		return asked{}, err
-	}
-	defer log.Close()
-	if _, err := log.Seek(0, io.SeekEnd); err != nil {
-		return asked{}, err
-	}
-	if err := pause(ctx, steadyFor); err != nil {
-		return asked{}, err
-	}
-	var a asked
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		var e struct {
-			Verb string
-			User struct{ Username string }
-		}
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return a, fmt.Errorf("reading the audit log: %w", err)
-		}
-		switch {
-		case e.User.Username != accountsAccount:
-		case e.Verb == "get" || e.Verb == "watch":
-			a.others++
-		case e.Verb == "list":
-			a.lists++
-		default:
-			a.writes++
-		}
-	}
-	return a, lines.Err()
-}
-
-// change adds an account to each application of one namespace, and takes it away again, one at a time.
-func (h *herd) change(ctx context.Context) (added, removed []time.Duration, err error) {
-	secrets, err := h.admin.CoreV1().Secrets(namespaceOf(0)).Watch(ctx, metav1.ListOptions{LabelSelector: accountSecrets})
-	if err != nil {
-		return nil, nil, err
-	}
-	defer secrets.Stop()
-	timed := func(n, accounts int, want watch.EventType) (time.Duration, error) {
-		if err := h.install(ctx, n, accounts); err != nil {
-			return 0, err
-		}
-		began := time.Now()
-		name := fmt.Sprintf("%s.u%d.account", releaseOf(n), accountsOfEach)
-		deadline := time.After(30 * time.Second)
-		for {
-			select {
-			case event := <-secrets.ResultChan():
-				if secret, ok := event.Object.(*corev1.Secret); ok && event.Type == want && secret.Name == name {
-					return time.Since(began), nil
-				}
-			case <-deadline:
-				return 0, fmt.Errorf("the account Secret %s was not %s within 30 s", name, want)
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
-		}
-	}
-	for n := 0; n < h.count; n += inNamespaces {
-		took, err := timed(n, accountsOfEach+1, watch.Added)
-		if err != nil {
-			return nil, nil, err
-		}
-		added = append(added, took)
-		if took, err = timed(n, accountsOfEach, watch.Deleted); err != nil {
-			return nil, nil, err
-		}
-		removed = append(removed, took)
-	}
-	return added, removed, nil
-}
-
-// informers measures what the caches hold alone.
-func (h *herd) informers(ctx context.Context) (cost.Memory, error) {
-	alone, err := h.start(ctx, "", "informers")
-	if err != nil {
-		return cost.Memory{}, err
-	}
-	defer alone.kill()
-	for {
-		s, err := alone.state()
-		if err != nil {
-			return cost.Memory{}, err
-		}
-		if s.Cached >= h.count*accountsOfEach {
-			break
-		}
-		if time.Since(alone.began) > 2*time.Minute {
-			return cost.Memory{}, fmt.Errorf("%d account Secrets are in the informers' caches after two minutes", s.Cached)
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return cost.Memory{}, err
-		}
-	}
-	m, err := alone.memory()
-	return m, errors.Join(err, alone.stop())
-}
-
-// A roleProcess is the program of test/bench/role.
-type roleProcess struct {
-	command *exec.Cmd
-	asks    io.WriteCloser
-	answers *bufio.Reader
-	began   time.Time
-}
-
-// start starts it as the accounts role's service account. Its profile, if one is wanted, has the given name.
-func (h *herd) start(ctx context.Context, profile, mode string, more ...string) (*roleProcess, error) {
-	kubeconfig, err := h.sandbox.ServiceAccountKubeconfig(ctx, "accounts", 0)
-	if err != nil {
-		return nil, err
-	}
-	command := exec.Command(h.program, append([]string{mode, kubeconfig}, more...)...)
-	command.Stderr = os.Stderr
-	if h.profile != "" && profile != "" {
-		command.Env = append(os.Environ(), "CPU_PROFILE="+filepath.Join(h.profile, profile))
-	}
-	p := &roleProcess{command: command, began: time.Now()}
-	if p.asks, err = command.StdinPipe(); err != nil {
-		return nil, err
-	}
-	answers, err := command.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.answers = bufio.NewReader(answers)
-	return p, command.Start()
-}
-
-func (p *roleProcess) ask(question string, into any) error {
-	if _, err := fmt.Fprintln(p.asks, question); err != nil {
-		return err
-	}
-	line, err := p.answers.ReadBytes('\n')
-	if err != nil {
-		return fmt.Errorf("the role does not answer: %w", err)
-	}
-	return json.Unmarshal(line, into)
-}
-
-func (p *roleProcess) state() (s cost.Role, err error) { err = p.ask("state", &s); return s, err }
-
-func (p *roleProcess) memory() (m cost.Memory, err error) { err = p.ask("memory", &m); return m, err }
-
-func (p *roleProcess) stop() error { return errors.Join(p.asks.Close(), p.command.Wait()) }
-
-// kill ends it where something went wrong; after stop it does nothing.
-func (p *roleProcess) kill() {
-	if p.command.ProcessState == nil {
-		_ = p.command.Process.Kill()
-		_ = p.command.Wait()
 	}
 }
