@@ -1,8 +1,7 @@
 package stream
 
 import (
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -27,40 +25,20 @@ var (
 
 // A guarded server has the accounts file, with keys of its own.
 type guarded struct {
-	*natsserver.Server
-	t      *testing.T
-	keys   string            // directory with each identity's seed
-	public map[string]string // by identity
+	*natsserver.Guarded
+	t *testing.T
 }
 
 func startGuarded(t *testing.T) *guarded {
 	t.Helper()
-	g := &guarded{Server: natsserver.Start(t), t: t, keys: t.TempDir(), public: map[string]string{}}
-	accounts, err := os.ReadFile(filepath.Join("..", "..", "deploy", "nats", "accounts.conf"))
-	require.NoError(t, err)
-	text := string(accounts)
-	for _, who := range everybody {
-		pair, err := nkeys.CreateUser()
-		require.NoError(t, err)
-		seed, err := pair.Seed()
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(g.seed(who), seed, 0o600))
-		g.public[who], err = pair.PublicKey()
-		require.NoError(t, err)
-		require.Contains(t, text, "@"+who+"@")
-		text = strings.ReplaceAll(text, "@"+who+"@", g.public[who])
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(g.Store, "accounts.conf"), []byte(text), 0o600))
-	g.Configure(t, "include accounts.conf")
-	require.NoError(t, g.Restart(t.Context()))
+	g := &guarded{natsserver.StartGuarded(t), t}
+	require.ElementsMatch(t, everybody, slices.Collect(maps.Keys(g.Public)))
 	return g
 }
 
-func (g *guarded) seed(who string) string { return filepath.Join(g.keys, who+".nk") }
-
 // connect is a connection as that identity, for what no part of ours would ask.
 func (g *guarded) connect(who string) (*nats.Conn, error) {
-	option, err := nats.NkeyOptionFromSeed(g.seed(who))
+	option, err := nats.NkeyOptionFromSeed(g.Seed(who))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +48,7 @@ func (g *guarded) connect(who string) (*nats.Conn, error) {
 // as is a stream as that identity uses it: it creates nothing, except STREAMS.
 func (g *guarded) as(who string) *Stream {
 	o := testOptions(g.t)
-	o.URL, o.Directory, o.NKeyFile, o.Existing = g.URL(), "", g.seed(who), who != "STREAMS"
+	o.URL, o.Directory, o.NKeyFile, o.Existing = g.URL(), "", g.Seed(who), who != "STREAMS"
 	return open(g.t, o)
 }
 
@@ -182,7 +160,7 @@ func TestNobodyListensToAnothersAnswersOrGetsInWithoutAKey(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
 	for _, who := range everybody {
-		for _, subject := range []string{">", "_INBOX.>", "mintlog.v1.>", "$JS.>", "$KV.>", "_INBOX." + g.public["PROJECTOR"] + ".>"} {
+		for _, subject := range []string{">", "_INBOX.>", "mintlog.v1.>", "$JS.>", "$KV.>", "_INBOX." + g.Public["PROJECTOR"] + ".>"} {
 			conn, err := g.connect(who)
 			require.NoError(t, err)
 			_, err = conn.SubscribeSync(subject)
