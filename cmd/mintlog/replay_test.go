@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,38 +17,9 @@ import (
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/stream"
-	"github.com/mintlog/mintlog/test/sandbox/process"
+	"github.com/mintlog/mintlog/test/natsserver"
+	"github.com/mintlog/mintlog/test/victorialogs"
 )
-
-// startVictoriaLogs starts a real one and returns its URL.
-func startVictoriaLogs(t *testing.T) string {
-	t.Helper()
-	binary, err := filepath.Abs(filepath.Join("..", "..", "bin", "victoria-logs"))
-	require.NoError(t, err)
-	require.FileExists(t, binary, "run `make tools`")
-	address, err := process.FreeAddress()
-	require.NoError(t, err)
-	url := "http://" + address
-	directory := t.TempDir()
-	p, err := process.Start(t.Context(), process.Options{
-		Name: "victoria-logs", Path: binary, LogFile: filepath.Join(directory, "log"),
-		Arguments: []string{"-httpListenAddr=" + address, "-storageDataPath=" + filepath.Join(directory, "data"), "-loggerLevel=ERROR"},
-		Ready: func(ctx context.Context) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
-			if err != nil {
-				return err
-			}
-			answer, err := http.DefaultClient.Do(request)
-			if err != nil {
-				return err
-			}
-			return answer.Body.Close()
-		},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, p.Stop()) })
-	return url
-}
 
 // noon is a time of which VictoriaLogs takes events.
 var noon = time.Now().UTC().Add(-2 * time.Hour).Truncate(time.Second)
@@ -68,23 +37,6 @@ func theirs(after time.Duration, verb, resource, subresource, name string) map[s
 		"responseStatus": map[string]any{"code": 201}, "annotations": map[string]any{event.DecisionAnnotation: "allow"},
 		"stageTimestamp": at.Add(time.Millisecond).Format(time.RFC3339Nano),
 	}
-}
-
-// insertTheirs sends them as that pipeline does.
-func insertTheirs(t *testing.T, url string, list ...map[string]any) {
-	t.Helper()
-	var body bytes.Buffer
-	for _, record := range list {
-		require.NoError(t, json.NewEncoder(&body).Encode(record))
-	}
-	answer, err := http.Post(url+"/insert/jsonline?_stream_fields=log_source,stage,user_username,verb,requestUri&_msg_field=requestURI&_time_field=date",
-		"application/stream+json", &body)
-	require.NoError(t, err)
-	require.NoError(t, answer.Body.Close())
-	require.Equal(t, http.StatusOK, answer.StatusCode)
-	shown, err := http.Get(url + "/internal/force_flush")
-	require.NoError(t, err)
-	require.NoError(t, shown.Body.Close())
 }
 
 func openTestStream(t *testing.T, o stream.Options) *stream.Stream {
@@ -116,8 +68,8 @@ func lost(from, until time.Duration) gap.Gap {
 }
 
 func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) {
-	t.Setenv("MINTLOG_VICTORIALOGS", startVictoriaLogs(t))
-	nats := startNATS(t)
+	t.Setenv("MINTLOG_VICTORIALOGS", victorialogs.Start(t).URL)
+	nats := natsserver.Run(t, natsserver.Options(t)).ClientURL()
 	s := openTestStream(t, stream.Options{URL: nats})
 	defer s.Close()
 	covered, silent, outside, beginless := lost(10*time.Minute, 20*time.Minute), lost(30*time.Minute, 40*time.Minute), lost(50*time.Minute, 60*time.Minute), lost(0, time.Hour)
@@ -142,7 +94,7 @@ func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) 
 	mint := theirs(15*time.Minute+123*time.Microsecond, "create", "credentials", "mint", "postgres-orders.app")
 	refused := theirs(16*time.Minute, "create", "credentials", "mint", "postgres-orders.app")
 	refused["annotations"] = map[string]any{event.DecisionAnnotation: "forbid"}
-	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), append(records, mint, refused)...)
+	victorialogs.InsertAsCozystack(t, os.Getenv("MINTLOG_VICTORIALOGS"), append(records, mint, refused)...)
 
 	said, err = output(t, append(replay, "--of-namespace=tenant-acme")...)
 	require.NoError(t, err)
@@ -185,8 +137,8 @@ func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) 
 }
 
 func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *testing.T) {
-	t.Setenv("MINTLOG_VICTORIALOGS", startVictoriaLogs(t))
-	nats := startNATS(t)
+	t.Setenv("MINTLOG_VICTORIALOGS", victorialogs.Start(t).URL)
+	nats := natsserver.Run(t, natsserver.Options(t)).ClientURL()
 	s := openTestStream(t, stream.Options{URL: nats})
 	defer s.Close()
 	require.NoError(t, s.RecordGap(t.Context(), lost(10*time.Minute, 20*time.Minute)))
@@ -198,7 +150,7 @@ func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *
 		}
 		records = append(records, record)
 	}
-	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
+	victorialogs.InsertAsCozystack(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
 	replay := func(more ...string) (string, error) {
 		return output(t, append([]string{"replay", "--nats=" + nats, "--stream-max-bytes=67108864", "--evidence-max-bytes=67108864",
 			"--since=" + at(0), "--until=" + at(45*time.Minute), "--silence=2m"}, more...)...)
@@ -215,7 +167,7 @@ func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *
 
 	timeless := theirs(12*time.Minute, "create", "credentials", "mint", "postgres-orders.app")
 	delete(timeless, "stageTimestamp")
-	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), timeless)
+	victorialogs.InsertAsCozystack(t, os.Getenv("MINTLOG_VICTORIALOGS"), timeless)
 	_, err = replay("--cluster=root")
 	require.EqualError(t, err, "1 rows of the archive look like events of ours and cannot be read; no gap is closed")
 	gaps, err := s.Gaps(t.Context())
@@ -224,22 +176,22 @@ func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *
 	assert.True(t, gaps[0].Open())
 
 	// Without that row.
-	t.Setenv("MINTLOG_VICTORIALOGS", startVictoriaLogs(t))
-	insertTheirs(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
+	t.Setenv("MINTLOG_VICTORIALOGS", victorialogs.Start(t).URL)
+	victorialogs.InsertAsCozystack(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
 	said, err = replay("--cluster=root")
 	require.NoError(t, err)
 	assert.Contains(t, said, "closed the gap of file:audit.log")
 }
 
 func TestAReplayWaitsForAFullStreamThatIsReadAndSaysHowToContinueWhereNobodyReadsIt(t *testing.T) {
-	url := startVictoriaLogs(t)
+	url := victorialogs.Start(t).URL
 	t.Setenv("MINTLOG_VICTORIALOGS", url)
 	var records []map[string]any
 	const count = 3000
 	for i := range count {
 		records = append(records, theirs(time.Duration(i)*time.Second, "create", "credentials", "mint", "postgres-orders.app"))
 	}
-	insertTheirs(t, url, records...)
+	victorialogs.InsertAsCozystack(t, url, records...)
 	const room = 1 << 20 // for fewer than half of them
 
 	state := t.TempDir()
@@ -286,7 +238,7 @@ func TestAReplayWaitsForAFullStreamThatIsReadAndSaysHowToContinueWhereNobodyRead
 	require.NoError(t, s.Close())
 	require.Len(t, read, count)
 
-	nats := startNATS(t)
+	nats := natsserver.Run(t, natsserver.Options(t)).ClientURL()
 	s = openTestStream(t, stream.Options{URL: nats, MaxBytes: room})
 	defer s.Close()
 	done := make(chan error, 1)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -29,6 +28,7 @@ import (
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
 	"github.com/mintlog/mintlog/test/sandbox"
+	"github.com/mintlog/mintlog/test/victorialogs"
 )
 
 // mintLine is the i-th mint as kube-apiserver writes it.
@@ -115,7 +115,7 @@ func receiverOf(t *testing.T, publisher ingest.Publisher) (post func(items []str
 // the same time, each source in an order of its own.
 func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCameFirst(t *testing.T) {
 	const count = 1200
-	url := startVictoriaLogs(t)
+	url := victorialogs.Start(t).URL
 	archived := archive.New(url, nil)
 	s := openTestStream(t, stream.Options{Directory: t.TempDir()})
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
@@ -130,7 +130,7 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 		require.True(t, ours)
 		want[e.Identity()] = true
 	}
-	insertTheirs(t, url, records...)
+	victorialogs.InsertAsCozystack(t, url, records...)
 	archiver, err := archive.NewArchiver(archive.ArchiverOptions{Archive: archived, Stream: s, Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	startPart(t, archiver.Run)
@@ -177,7 +177,7 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 			require.NoError(t, m.NakWithDelay(0))
 		}
 		return len(handed) == 30
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 
 	var sources sync.WaitGroup
 	sources.Go(func() { write(lines) })
@@ -215,11 +215,11 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 	// The archive has each once in our shape, with the source that came first, but for those that came first out of it.
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		for source, events := range came {
-			shown := rowsOf(t, url, fmt.Sprintf(`_time:1d source:=%q eventID:!="" | stats count_uniq(eventID) ids, count() rows`, source))
+			shown := victorialogs.Rows(t, url, fmt.Sprintf(`_time:1d source:=%q eventID:!="" | stats count_uniq(eventID) ids, count() rows`, source))
 			if source == "archive" {
 				events = 0
 			}
-			assert.Equal(t, fmt.Sprintf(`{"ids":"%d","rows":"%d"}`, events, events), shown, source)
+			assert.Equal(t, []map[string]string{{"ids": fmt.Sprint(events), "rows": fmt.Sprint(events)}}, shown, source)
 		}
 	}, time.Minute, 200*time.Millisecond)
 	shown := map[string]bool{}
@@ -237,22 +237,4 @@ func keys[V any](m map[string]V) map[string]bool {
 		set[key] = true
 	}
 	return set
-}
-
-// rowsOf is VictoriaLogs' answer to a query, with all that it was sent by then.
-func rowsOf(t assert.TestingT, url, query string) string {
-	shown, err := http.Get(url + "/internal/force_flush")
-	if !assert.NoError(t, err) {
-		return ""
-	}
-	assert.NoError(t, shown.Body.Close())
-	answer, err := http.PostForm(url+"/select/logsql/query", map[string][]string{"query": {query}})
-	if !assert.NoError(t, err) {
-		return ""
-	}
-	defer answer.Body.Close()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(answer.Body)
-	assert.NoError(t, err)
-	return strings.TrimSpace(text.String())
 }

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/natsserver"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
@@ -119,21 +119,8 @@ func TestAWrongFlagOfTheWebhookKubeconfigIsNamed(t *testing.T) {
 	f("--client-key", ca, "--embed")
 }
 
-// startNATS starts a server with JetStream, and returns its URL.
-func startNATS(t *testing.T) string {
-	t.Helper()
-	nats, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
-	})
-	require.NoError(t, err)
-	nats.Start()
-	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
-	require.True(t, nats.ReadyForConnections(30*time.Second))
-	return nats.ClientURL()
-}
-
 func TestWhatThePrintedKubeconfigLeadsToPublishesToTheStream(t *testing.T) {
-	url := startNATS(t)
+	url := natsserver.Run(t, natsserver.Options(t)).ClientURL()
 	address, err := process.FreeAddress()
 	require.NoError(t, err)
 	ca, certificate, key := webhookFiles(t)

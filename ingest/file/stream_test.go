@@ -4,23 +4,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/natsserver"
 )
 
 // startStream opens a stream on a NATS server that takes messages of at most maxPayload bytes.
 func startStream(t *testing.T, maxPayload int32) *stream.Stream {
 	t.Helper()
-	nats, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: t.TempDir(), MaxPayload: maxPayload,
-	})
-	require.NoError(t, err)
-	nats.Start()
-	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
-	require.True(t, nats.ReadyForConnections(30*time.Second))
+	options := natsserver.Options(t)
+	options.MaxPayload = maxPayload
+	nats := natsserver.Run(t, options)
 	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })

@@ -1,17 +1,16 @@
 package webhook
 
 import (
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/natsserver"
 )
 
 // stored are the audit ids and sources of the events in the stream.
@@ -70,22 +69,14 @@ func TestAClosedStreamGives503(t *testing.T) {
 
 func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t *testing.T) {
 	b := newBench(t)
-	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()}
-	start := func() *server.Server {
-		nats, err := server.NewServer(o)
-		require.NoError(t, err)
-		nats.Start()
-		require.True(t, nats.ReadyForConnections(30*time.Second))
-		return nats
-	}
-	nats := start()
+	o := natsserver.Options(t)
+	nats := natsserver.Run(t, o)
 	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	b.options.Publisher, b.options.PublishTimeout = s, time.Second
 	b.start()
 	require.Equal(t, 200, b.post(list(mintItem("before"))).status)
-	o.Port = nats.Addr().(*net.TCPAddr).Port
 	nats.Shutdown()
 	nats.WaitForShutdown()
 	batches := []string{list(mintItem("1"), mintItem("2")), list(otherItem), list(mintItem("3"))}
@@ -96,8 +87,7 @@ func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t 
 	}
 	require.Equal(t, 0.0, testutil.ToFloat64(b.receiver.metrics.inFlight))
 
-	nats = start()
-	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
+	natsserver.Run(t, o)
 	for _, batch := range batches {
 		require.Eventually(t, func() bool { return b.post(batch).status == 200 }, time.Minute, 100*time.Millisecond)
 	}
@@ -106,14 +96,9 @@ func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t 
 
 func TestAnEventThatTheStreamNeverTakesIsSetAsideAndTheRestIsPublished(t *testing.T) {
 	b := newBench(t)
-	nats, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: t.TempDir(), MaxPayload: 4 << 10,
-	})
-	require.NoError(t, err)
-	nats.Start()
-	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
-	require.True(t, nats.ReadyForConnections(30*time.Second))
+	o := natsserver.Options(t)
+	o.MaxPayload = 4 << 10
+	nats := natsserver.Run(t, o)
 	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })

@@ -20,9 +20,9 @@ import (
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/gap"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/natsserver"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
@@ -206,12 +206,9 @@ type reader struct {
 
 func (h *house) openStream() *reader {
 	h.t.Helper()
-	nats, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: h.t.TempDir()})
-	require.NoError(h.t, err)
-	nats.Start()
-	h.t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
-	require.True(h.t, nats.ReadyForConnections(30*time.Second))
+	nats := natsserver.Run(h.t, natsserver.Options(h.t))
 	r := &reader{url: nats.ClientURL(), events: map[string]map[string]string{}}
+	var err error
 	r.Stream, err = stream.Open(h.t.Context(), stream.Options{URL: r.url, MaxBytes: 256 << 20, EvidenceBytes: 16 << 20})
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, r.Close()) })
