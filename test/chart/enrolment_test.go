@@ -1,11 +1,8 @@
 package chart
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -164,13 +161,7 @@ func named(t *testing.T, namespace, prefix string) []string {
 // mintlog runs the command as the cluster's admin.
 func mintlog(t *testing.T, arguments ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var out bytes.Buffer
-	c := exec.CommandContext(ctx, cluster.Binary(), append(arguments, "--kubeconfig", cluster.Kubeconfig(sandbox.ClusterAdmin, 0))...)
-	c.Stdout, c.Stderr = &out, &out
-	err := c.Run()
-	return out.String(), err
+	return run(t, nil, "mintlog", append(arguments, "--kubeconfig", cluster.Kubeconfig(sandbox.ClusterAdmin, 0))...)
 }
 
 func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
