@@ -64,11 +64,15 @@ func dropBlurred(distinct map[string]event.Event) {
 }
 
 // readable reduces an event to what the fold reads of it, if it reads it: an eligible request, or a write at a final
-// stage, not larger than maxEventBytes then. A request under an audit id that no ledger has says something only if it
+// stage, of a time that can be written down, not larger than maxEventBytes then. Whoever may publish may publish anything:
+// what cannot be kept must not end this part. A request under an audit id that no ledger has says something only if it
 // succeeded all the same; of others, whose audit ids clients could make long, none has to be held.
 func readable(e event.Event) (event.Event, bool) {
 	_, isRequest := e.Operation()
 	if !isRequest && (!e.IsWrite() || e.Stage == event.RequestReceived) || !e.Eligible() {
+		return event.Event{}, false
+	}
+	if !event.Plausible(e.RequestReceivedTimestamp) || !event.Plausible(e.StageTimestamp) {
 		return event.Event{}, false
 	}
 	if isRequest && len(e.AuditID) > maxAuditIDBytes && e.Outcome() != event.Succeeded {

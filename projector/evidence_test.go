@@ -22,6 +22,29 @@ func TestTheEvidenceFoldsToWhatAllEventsFoldTo(t *testing.T) {
 	})
 }
 
+// TestAnEventOfATimeThatCannotBeWrittenDownIsNotRead is of what somebody publishes who took over a pipeline.
+func TestAnEventOfATimeThatCannotBeWrittenDownIsNotRead(t *testing.T) {
+	a := account("jane")
+	for _, year := range []int{-1, 0, 1969, 10_000, 250_000} {
+		for _, change := range []func(*event.Event){
+			func(e *event.Event) { e.RequestReceivedTimestamp = e.RequestReceivedTimestamp.AddDate(year-2026, 0, 0) },
+			func(e *event.Event) { e.StageTimestamp = e.StageTimestamp.AddDate(year-2026, 0, 0) },
+		} {
+			for _, e := range []event.Event{request(1, "jane", change), write(1, mintUser, change), write(1, "eve", change)} {
+				_, ok := readable(e)
+				assert.False(t, ok, year)
+				assert.Equal(t, Fold(a, nil, own), Fold(a, []event.Event{e}, own), year)
+			}
+		}
+	}
+	var shifted event.Event // a year of its own zone, the next one in UTC
+	text := strings.ReplaceAll(string(encode([]event.Event{request(1, "jane")})), "2026-03-01T12:01:00.1Z", "9999-12-31T23:59:59-01:00")
+	require.NoError(t, json.Unmarshal([]byte(strings.Trim(text, "[]")), &shifted))
+	require.Equal(t, 9999, shifted.StageTimestamp.Year())
+	_, ok := readable(shifted)
+	assert.False(t, ok)
+}
+
 func TestTheEvidenceIsTheSameInWhateverPortionsEventsCome(t *testing.T) {
 	inRandomWorlds(t, func(t *testing.T, r *rand.Rand, w world) {
 		want := string(encode(evidence(w.account, w.events, own)))

@@ -227,6 +227,9 @@ func (e *Event) Identity() string {
 	return hex.EncodeToString(digest[:])
 }
 
+// Plausible reports whether t is a time that every store of events can hold.
+func Plausible(t time.Time) bool { return t.UTC().Year() >= 1970 && t.UTC().Year() <= 9999 }
+
 // canonicalTime is what kube-apiserver's microseconds survive as in every source.
 func canonicalTime(t time.Time) string {
 	return t.UTC().Truncate(time.Microsecond).Format("2006-01-02T15:04:05.000000Z")
