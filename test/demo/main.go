@@ -1,5 +1,5 @@
 // Command demo runs the main job on real servers and tells it step by step: a tenant's admin mints a password, logs in
-// to a real PostgreSQL with it, and reads in the credential view that she did it.
+// to a real PostgreSQL with it, and reads in the credential view that she did it; and what is done past it is found.
 package main
 
 import (
@@ -31,6 +31,7 @@ func main() {
 func tell(ctx context.Context) (err error) {
 	s := &story{out: os.Stdout}
 	defer func() { err = errors.Join(err, s.close()) }()
+	s.introduce()
 	for _, step := range []struct {
 		title string
 		tell  func(context.Context) error
@@ -43,6 +44,7 @@ func tell(ctx context.Context) (err error) {
 		{"Root, admin of the parent tenant, mints on her behalf: both are shown", s.rootMints},
 		{"Ivan may look, and not mint", s.ivanIsRefused},
 		{"Jane revokes: the password that worked a moment ago does not", s.janeRevokes},
+		{"An administrator cannot write a password past all this, and who breaks the glass for it is found", s.byHand},
 		{"The archive answers an SRE: who rotated what?", s.whoRotated},
 	} {
 		if err := s.step(ctx, step.title, step.tell); err != nil {
@@ -50,6 +52,7 @@ func tell(ctx context.Context) (err error) {
 		}
 	}
 	s.times()
+	s.goOn()
 	return nil
 }
 
@@ -184,20 +187,58 @@ func (s *story) janeRevokes(ctx context.Context) error {
 	return nil
 }
 
-// whoQuery asks for what mintlog and Cozystack's own pipeline write alike.
-const whoQuery = `_time:1h log_source:=audit_log stage:=ResponseComplete "objectRef.resource":=credentials "objectRef.subresource":in(mint,revoke)
-      | sort by (_time) | fields _time, user_username, impersonatedUser.username, objectRef.name, objectRef.subresource, responseStatus.code`
-
-func (s *story) whoRotated(ctx context.Context) error {
-	s.type_("sre", "curl -s $MINTLOG_VICTORIALOGS/select/logsql/query --data-urlencode 'query="+whoQuery+"'")
-	var answer string
-	err := s.until(ctx, func() error {
-		var err error
-		if answer, err = s.ask(ctx, whoQuery); err == nil && strings.Count(answer, "\n") < 4 {
-			err = errors.New("the four requests are not all in the archive")
+// byHand writes the stored password with kubectl: as an administrator, and as one in the break-glass group, which is empty
+// where mintlog is installed.
+func (s *story) byHand(ctx context.Context) error {
+	patch := []string{"patch", "secret", credential + ".account", "-n", sandbox.TenantAcme, "--type", "merge", "-p", `{"stringData": {"password": "chosen-by-hand"}}`}
+	if err := s.show(ctx, sandbox.ClusterAdmin, append(patch, "--as", "root-of-all", "--as-group", "system:masters")...); err == nil {
+		return errors.New("an administrator was let write a password")
+	}
+	s.note("cluster-admin himself is in the break-glass group of the admission policies:")
+	if err := s.show(ctx, sandbox.ClusterAdmin, patch...); err != nil {
+		return err
+	}
+	return s.until(ctx, func() error {
+		out, err := s.quiet(ctx, sandbox.Jane, "credentials", "history", credential, "-n", sandbox.TenantAcme)
+		if err == nil && (!strings.Contains(out, "OutOfBand") || !strings.Contains(out, sandbox.ClusterAdmin)) {
+			err = errors.New("the view does not say that the password was written past mintlog, and by whom")
 		}
 		return err
-	}, nil)
-	fmt.Fprint(s.out, answer)
-	return err
+	}, func() error {
+		return s.show(ctx, sandbox.Jane, "credentials", "history", credential, "-n", sandbox.TenantAcme)
+	})
+}
+
+// whoRotated asks what was done, and what was refused.
+func (s *story) whoRotated(ctx context.Context) error {
+	for _, question := range []struct {
+		arguments []string
+		answer    []string // the table is whole when it holds these
+	}{
+		{[]string{"who", "--since", "1h"}, []string{"Mint", "Revoke", "Done", "root"}},
+		{[]string{"who", "--since", "1h", "--denied"}, []string{"ivan"}},
+	} {
+		s.type_("sre", "mintlog "+strings.Join(question.arguments, " "))
+		var answer string
+		err := s.until(ctx, func() error {
+			var err error
+			if answer, err = s.ask(ctx, question.arguments...); err != nil {
+				return err
+			}
+			for _, word := range question.answer {
+				if !strings.Contains(answer, word) {
+					return fmt.Errorf("the archive says nothing of %q", word)
+				}
+			}
+			if question.answer[0] == "Mint" && strings.Count(answer, "Done") != 3 {
+				return errors.New("the two mints and the revoke are not all in the archive")
+			}
+			return nil
+		}, nil)
+		fmt.Fprintln(s.out, answer)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

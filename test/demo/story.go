@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +51,20 @@ func (s *story) close() error {
 	return err
 }
 
+func (s *story) introduce() {
+	fmt.Fprint(s.out, `
+A tenant's admin gets a password for a database, once. Who asked for it is read from kube-apiserver's audit log. What
+follows happens on servers of its own on this machine, as the people that the prompts name, and is gone when it ends.
+`)
+}
+
+func (s *story) goOn() {
+	fmt.Fprint(s.out, `
+To try things yourself: make sandbox. To have it on a cluster: docs/quickstart.md. For tenants: docs/tenants.md; for
+operators: docs/operators.md; for authors of kinds: docs/kinds.md; for reviewers: docs/reviewers.md.
+`)
+}
+
 // step tells one step under its heading and keeps its time.
 func (s *story) step(ctx context.Context, title string, tell func(context.Context) error) error {
 	fmt.Fprintf(s.out, "\n── %d. %s\n\n", len(s.took)+1, title)
@@ -88,9 +100,20 @@ func (s *story) typeLogin() {
 	s.type_("jane", fmt.Sprintf("PGPASSWORD=$password psql -h %s -p %s -U app -d postgres -c 'SELECT 1'", host, port))
 }
 
+// typed are arguments as one types them in a shell.
+func typed(arguments []string) string {
+	words := slices.Clone(arguments)
+	for i, word := range words {
+		if strings.Contains(word, " ") {
+			words[i] = "'" + word + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // show runs kubectl as a person, with what she types and what she sees.
 func (s *story) show(ctx context.Context, person string, arguments ...string) error {
-	s.type_(person, "kubectl "+strings.Join(arguments, " "))
+	s.type_(person, "kubectl "+typed(arguments))
 	command := s.kubectl(ctx, person, arguments...)
 	command.Stdout, command.Stderr = s.out, s.out
 	err := command.Run()
@@ -123,9 +146,9 @@ func (s *story) kubectl(ctx context.Context, person string, arguments ...string)
 	return command
 }
 
-// until repeats what should hold, for at most 30 s, and then does what follows.
+// until repeats what should hold, for at most two minutes, and then does what follows.
 func (s *story) until(ctx context.Context, holds func() error, then func() error) error {
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := holds()
 		if err == nil {
@@ -163,22 +186,13 @@ func (s *story) storedForm(ctx context.Context) (string, error) {
 	return string(secret.Data["password"]), nil
 }
 
-// ask is VictoriaLogs' answer to a query, a JSON object a line.
-func (s *story) ask(ctx context.Context, query string) (string, error) {
-	form := strings.NewReader(url.Values{"query": {query}}.Encode())
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.sandbox.VictoriaLogsURL()+"/select/logsql/query", form)
+// ask runs mintlog, which asks the archive.
+func (s *story) ask(ctx context.Context, arguments ...string) (string, error) {
+	command := exec.CommandContext(ctx, s.sandbox.Binary(), arguments...)
+	command.Env = append(os.Environ(), "MINTLOG_VICTORIALOGS="+s.sandbox.VictoriaLogsURL())
+	out, err := command.CombinedOutput()
 	if err != nil {
-		return "", err
+		err = fmt.Errorf("mintlog %s: %w: %s", strings.Join(arguments, " "), err, out)
 	}
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("VictoriaLogs answered %s: %s", response.Status, body)
-	}
-	return string(body), err
+	return string(out), err
 }
