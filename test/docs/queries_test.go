@@ -2,14 +2,9 @@
 package docs
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,7 +18,7 @@ import (
 	"github.com/mintlog/mintlog/store/archive"
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
-	"github.com/mintlog/mintlog/test/sandbox/process"
+	"github.com/mintlog/mintlog/test/victorialogs"
 )
 
 // begun is the beginning of the hour in which all the events below lie: on one day, and within every query's range.
@@ -157,7 +152,7 @@ func TestEveryQueryOfTheDocumentsAnswersItsQuestionInBothShapesOfRecord(t *testi
 	f := func(shape string, fill ...func(*testing.T, string)) {
 		t.Run(shape, func(t *testing.T) {
 			t.Parallel() // most of it is waiting until VictoriaLogs shows what it took
-			victoriaLogs := startVictoriaLogs(t)
+			victoriaLogs := victorialogs.Start(t).URL
 			for _, fill := range fill {
 				fill(t, victoriaLogs)
 			}
@@ -165,7 +160,7 @@ func TestEveryQueryOfTheDocumentsAnswersItsQuestionInBothShapesOfRecord(t *testi
 				want, ok := expected[heading]
 				require.True(t, ok, "nothing is expected of %q", heading)
 				var got []string
-				for _, row := range ask(t, victoriaLogs, query) {
+				for _, row := range victorialogs.Rows(t, victoriaLogs, query) {
 					cells := make([]string, len(want.fields))
 					for i, field := range want.fields {
 						if cells[i] = row[field]; field == "_time" || field == "last_change" {
@@ -183,36 +178,6 @@ func TestEveryQueryOfTheDocumentsAnswersItsQuestionInBothShapesOfRecord(t *testi
 	f("both at once", throughTheArchiver, asCozystackWritesIt)
 }
 
-func startVictoriaLogs(t *testing.T) string {
-	t.Helper()
-	binary, err := filepath.Abs(filepath.Join("..", "..", "bin", "victoria-logs"))
-	require.NoError(t, err)
-	require.FileExists(t, binary, "run `make tools`")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-	directory := t.TempDir()
-	server, err := process.Start(t.Context(), process.Options{
-		Name: "victoria-logs", Path: binary, LogFile: filepath.Join(directory, "log"),
-		Arguments: []string{"-httpListenAddr=" + address, "-storageDataPath=" + filepath.Join(directory, "data")},
-		Ready: func(ctx context.Context) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/health", nil)
-			if err != nil {
-				return err
-			}
-			answer, err := http.DefaultClient.Do(request)
-			if err != nil {
-				return err
-			}
-			return answer.Body.Close()
-		},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = server.Stop() })
-	return "http://" + address
-}
-
 // throughTheArchiver brings the events into the archive as mintlog does.
 func throughTheArchiver(t *testing.T, victoriaLogs string) {
 	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
@@ -224,7 +189,7 @@ func throughTheArchiver(t *testing.T, victoriaLogs string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- archiver.Run(ctx) }()
-	require.Eventually(t, func() bool { return len(ask(t, victoriaLogs, "eventID:!=''")) == len(known()) }, 30*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(victorialogs.Rows(t, victoriaLogs, "eventID:!=''")) == len(known()) }, time.Minute, 100*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 }
@@ -232,7 +197,7 @@ func throughTheArchiver(t *testing.T, victoriaLogs string) {
 // asCozystackWritesIt sends them as Cozystack's Fluent Bit does: user lifted to the prefix user_, the time of reception
 // become the record's.
 func asCozystackWritesIt(t *testing.T, victoriaLogs string) {
-	var body bytes.Buffer
+	var records []map[string]any
 	for _, e := range known() {
 		text, err := json.Marshal(e)
 		require.NoError(t, err)
@@ -244,29 +209,7 @@ func asCozystackWritesIt(t *testing.T, victoriaLogs string) {
 		record["date"], record["log_source"], record["tenant"], record["cluster"] = record["requestReceivedTimestamp"], "audit_log", "root", "c1"
 		delete(record, "user")
 		delete(record, "requestReceivedTimestamp")
-		require.NoError(t, json.NewEncoder(&body).Encode(record))
+		records = append(records, record)
 	}
-	answer, err := http.Post(victoriaLogs+"/insert/jsonline?_stream_fields=log_source,stage,user_username,verb,requestUri&_msg_field=requestURI&_time_field=date",
-		"application/stream+json", &body)
-	require.NoError(t, err)
-	defer answer.Body.Close()
-	require.Equal(t, http.StatusOK, answer.StatusCode)
-	require.Eventually(t, func() bool { return len(ask(t, victoriaLogs, "cluster:=c1")) == len(known()) }, 30*time.Second, 100*time.Millisecond)
-}
-
-// ask runs a query as curl would.
-func ask(t *testing.T, victoriaLogs, query string) []map[string]string {
-	answer, err := http.PostForm(victoriaLogs+"/select/logsql/query", url.Values{"query": {query}})
-	require.NoError(t, err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, answer.StatusCode, "%s\n%s", query, text)
-	var rows []map[string]string
-	for decoder := json.NewDecoder(bytes.NewReader(text)); decoder.More(); {
-		var row map[string]string
-		require.NoError(t, decoder.Decode(&row))
-		rows = append(rows, row)
-	}
-	return rows
+	victorialogs.InsertAsCozystack(t, victoriaLogs, records...)
 }
