@@ -22,6 +22,7 @@ import (
 )
 
 func TestAMintIsAttributedToJaneWhicheverApiserverTookIt(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "whichever", "app") + ".app"
 	for apiserver := range 2 {
 		minted := shared.mint(t, sandbox.Jane, apiserver, credential)
@@ -36,12 +37,14 @@ func TestAMintIsAttributedToJaneWhicheverApiserverTookIt(t *testing.T) {
 }
 
 func TestAMintByImpersonationIsAttributedToJaneThroughRoot(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "through", "app") + ".app"
 	shared.minted(t, call{person: sandbox.TenantRoot, path: credential + "/mint", as: "jane", asGroups: []string{"tenant-acme-admin"}})
 	shared.awaitCredential(t, credential, by("jane", "root"))
 }
 
 func TestAViewerMayReadAndNotMint(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "viewer", "app") + ".app"
 	before := shared.secret(t, credential)
 	for _, operation := range []string{"/mint", "/revoke"} {
@@ -79,6 +82,7 @@ func (h *house) awaitArchive(t *testing.T, q archive.Query, wanted func([]event.
 }
 
 func TestARevokeIsAttributedAndReturnsNoPassword(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "revoked", "app") + ".app"
 	before := shared.mint(t, sandbox.Jane, 0, credential)
 	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: credential + "/revoke"})
@@ -94,6 +98,7 @@ func TestARevokeIsAttributedAndReturnsNoPassword(t *testing.T) {
 }
 
 func TestTenAccountsUnderTwoHundredMintsHaveTheLastTenOperationsInLedgerOrder(t *testing.T) {
+	t.Parallel()
 	users := make([]string, 10)
 	for i := range users {
 		users[i] = fmt.Sprintf("u%d", i)
@@ -155,6 +160,7 @@ func TestTenAccountsUnderTwoHundredMintsHaveTheLastTenOperationsInLedgerOrder(t 
 }
 
 func TestOfTwentyConcurrentMintsOfOneRevisionExactlyOneWins(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "race", "app") + ".app"
 	body := `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 1}}}`
 	var won, lost atomic.Int64
@@ -181,6 +187,7 @@ func TestOfTwentyConcurrentMintsOfOneRevisionExactlyOneWins(t *testing.T) {
 }
 
 func TestARepeatedAuditIDIsRefusedAndBothEventsAreKept(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "repeated", "app") + ".app"
 	id := newAuditID()
 	shared.minted(t, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
@@ -203,6 +210,7 @@ func TestARepeatedAuditIDIsRefusedAndBothEventsAreKept(t *testing.T) {
 }
 
 func TestOneAuditIDOnTwoAccountsAttributesBoth(t *testing.T) {
+	t.Parallel()
 	release := shared.application(t, "twice", "a", "b")
 	id := newAuditID()
 	for _, account := range []string{".a", ".b"} {
@@ -214,6 +222,7 @@ func TestOneAuditIDOnTwoAccountsAttributesBoth(t *testing.T) {
 }
 
 func TestTheLogHoldsTheCommitOfAMintUnderTheCallersAuditIDWithTheSecretsUID(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "commit", "app") + ".app"
 	id := newAuditID()
 	shared.minted(t, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
@@ -249,7 +258,7 @@ func TestAPasswordChangedByHandIsOutOfBandAndBearsItsAuthorsName(t *testing.T) {
 		return fmt.Errorf("findings: %v", c.Status.Findings)
 	})
 	require.NoError(t, by("jane", "")(c), "the history stands as it was")
-	within(t, 10*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		if now := shared.metric(t, metric); now != before+1 {
 			return fmt.Errorf("the metric is %v, and was %v before", now, before)
 		}
@@ -266,6 +275,7 @@ func TestAPasswordChangedByHandIsOutOfBandAndBearsItsAuthorsName(t *testing.T) {
 }
 
 func TestUserNamesComeOutOfTheViewAsTheyWereInTheEvent(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "names", "app") + ".app"
 	for _, name := range []string{`o'hara "the *" > all`, "Ünïcode-名前-\u202e", "system:serviceaccount:a:b", "x" + strings.Repeat("é", 500)} {
 		shared.minted(t, call{person: sandbox.ClusterAdmin, path: credential + "/mint", as: name, asGroups: []string{"tenant-acme-admin"}})

@@ -27,6 +27,7 @@ func kubectl(t *testing.T, person string, arguments ...string) (stdout, stderr s
 }
 
 func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{
 		"credentials", "credential.spec", "credential.spec.application", "credential.status", "credential.status.password",
 		"credential.status.history", "credential.status.findings",
@@ -38,12 +39,14 @@ func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
 }
 
 func TestKubectlListsTheResource(t *testing.T) {
+	t.Parallel()
 	out, stderr, err := kubectl(t, sandbox.Jane, "api-resources", "--api-group=credentials.cozystack.io")
 	require.NoError(t, err, stderr)
 	assert.Regexp(t, `credentials\s+cred,creds\s+credentials\.cozystack\.io/v1alpha1\s+true\s+Credential`, out)
 }
 
 func TestKubectlPrintsTheTable(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "table", "app") + ".app"
 	shared.mint(t, sandbox.Jane, 0, credential)
 	shared.awaitCredential(t, credential, by("jane", ""))
@@ -61,6 +64,7 @@ func TestKubectlPrintsTheTable(t *testing.T) {
 }
 
 func TestThePluginPrintsTheBarePasswordOnStandardOutputAndAllElseOnStandardError(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "plugin", "app") + ".app"
 	out, stderr, err := kubectl(t, sandbox.Jane, "credentials", "mint", credential, "-n", acme)
 	require.NoError(t, err, stderr)
@@ -84,6 +88,7 @@ func TestThePluginPrintsTheBarePasswordOnStandardOutputAndAllElseOnStandardError
 }
 
 func TestPlainKubectlMintsWithTheSmallestBody(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "plain", "app") + ".app"
 	file := filepath.Join(t.TempDir(), "mint.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint"}`), 0o600))

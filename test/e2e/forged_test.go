@@ -56,7 +56,7 @@ func TestAnOperationThatBypassedTheLogIsPendingAndThenUnattributedInViewAndMetri
 	assert.Empty(t, c.Status.History[0].By)
 
 	t.Parallel() // the settling time passes while other tests run
-	shared.awaitWithin(t, credential.Settling+30*time.Second, name, func(c *v1alpha1.Credential) error {
+	shared.awaitWithin(t, credential.Settling+2*time.Minute, name, func(c *v1alpha1.Credential) error {
 		if o := c.Status.History[0]; o.Attribution != "Unattributed" || o.By != "" {
 			return fmt.Errorf("attribution %s by %q", o.Attribution, o.By)
 		}

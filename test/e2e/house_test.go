@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,10 +39,18 @@ type house struct {
 	mintlog *process.Process
 }
 
-// shared serves the tests that leave the servers as they were.
+// shared serves the tests that leave the servers as they were. Most run in parallel; those that stop mintlog's process
+// or count what all others do run before them, one at a time.
 var shared *house
 
+// atATime is how many tests run in parallel. Most wait for what is on its way. Go resumes the tests first that were
+// paused last: the longest stand in files whose names come late.
+const atATime = "6"
+
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atATime); err != nil {
+		panic(err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
@@ -104,9 +113,9 @@ func (h *house) keepLogs() {
 	fmt.Fprintln(os.Stderr, "the servers' logs are kept in", directory)
 }
 
-// ctx ends with the test, or after two minutes.
+// ctx ends with the test, or after five minutes.
 func ctx(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -251,7 +260,7 @@ func (h *house) credential(ctx context.Context, person string, apiserver int, na
 // awaitCredential reads the credential of tenant-acme as jane until it is as wanted.
 func (h *house) awaitCredential(t *testing.T, name string, wanted func(*v1alpha1.Credential) error) *v1alpha1.Credential {
 	t.Helper()
-	return h.awaitWithin(t, 30*time.Second, name, wanted)
+	return h.awaitWithin(t, 2*time.Minute, name, wanted)
 }
 
 func (h *house) awaitWithin(t *testing.T, limit time.Duration, name string, wanted func(*v1alpha1.Credential) error) *v1alpha1.Credential {

@@ -21,6 +21,7 @@ import (
 )
 
 func TestDeclaredAccountsStartNotIssuedUnderTheirMappedNames(t *testing.T) {
+	t.Parallel()
 	c := shared.awaitCredential(t, "postgres-orders.report-reader", func(*v1alpha1.Credential) error { return nil })
 	assert.Equal(t, "Report.Reader", c.Spec.Username)
 	assert.Equal(t, "scram-sha-256", c.Spec.Format)
@@ -41,6 +42,7 @@ func TestDeclaredAccountsStartNotIssuedUnderTheirMappedNames(t *testing.T) {
 }
 
 func TestAMintedPasswordLogsInAndTheReplacedAndRevokedOnesDoNot(t *testing.T) {
+	t.Parallel()
 	server, err := postgres.Start(ctx(t), "", t.Output())
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, server.Stop()) })
@@ -70,6 +72,7 @@ func TestAMintedPasswordLogsInAndTheReplacedAndRevokedOnesDoNot(t *testing.T) {
 }
 
 func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T) {
+	t.Parallel()
 	release := shared.application(t, "phoenix", "app")
 	credential := release + ".app"
 	for range 3 {
@@ -82,7 +85,7 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 	_, err := shared.InstallRelease(ctx(t), acme, "Postgres", "phoenix", values("app"))
 	require.NoError(t, err)
 
-	after := shared.awaitWithin(t, time.Minute, credential, func(c *v1alpha1.Credential) error {
+	after := shared.awaitWithin(t, 2*time.Minute, credential, func(c *v1alpha1.Credential) error {
 		if c.UID == before.UID {
 			return errors.New("it is still the old account")
 		}
@@ -110,11 +113,12 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 }
 
 func TestAnAccountThatIsNoLongerDeclaredGoesAndOneThatIsAddedComes(t *testing.T) {
+	t.Parallel()
 	release := shared.application(t, "change", "a", "b")
 	_, err := shared.InstallRelease(ctx(t), acme, "Postgres", "change", values("a", "c"))
 	require.NoError(t, err)
 	shared.awaitCredential(t, release+".c", func(*v1alpha1.Credential) error { return nil })
-	within(t, 20*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		_, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Get(ctx(t), release+".b.account", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -125,6 +129,7 @@ func TestAnAccountThatIsNoLongerDeclaredGoesAndOneThatIsAddedComes(t *testing.T)
 }
 
 func TestWhatRanBeforeItsKindHadABlockIsLeftAloneUntilItsFirstMint(t *testing.T) {
+	t.Parallel()
 	const kind = "Mariadb"
 	require.NoError(t, shared.InstallDefinition(ctx(t), kind, nil))
 	admin := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme)
@@ -175,6 +180,7 @@ func TestWhatRanBeforeItsKindHadABlockIsLeftAloneUntilItsFirstMint(t *testing.T)
 }
 
 func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
+	t.Parallel()
 	const kind = "Clickhouse"
 	require.NoError(t, shared.InstallDefinition(ctx(t), kind, nil))
 	_, err := shared.InstallRelease(ctx(t), acme, kind, "first", values("app"))
@@ -186,7 +192,7 @@ func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
 	}))
 	require.NoError(t, shared.AwaitFirstSight(ctx(t), kind))
 	body := `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 0}}}`
-	within(t, 30*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: "clickhouse-first.app/mint", body: body})
 		if err != nil || a.code != http.StatusCreated {
 			return fmt.Errorf("%v %s", err, a)
@@ -208,17 +214,18 @@ func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
 }
 
 func TestANamespaceWithAccountsCanBeDeleted(t *testing.T) {
+	t.Parallel()
 	const namespace = "tenant-acme-gone"
 	require.NoError(t, shared.AddTenant(ctx(t), namespace))
 	_, err := shared.InstallRelease(ctx(t), namespace, "Postgres", "x", values("app"))
 	require.NoError(t, err)
 	admin := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1()
-	within(t, 20*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		_, err := admin.Secrets(namespace).Get(ctx(t), "postgres-x.app.account", metav1.GetOptions{})
 		return err
 	})
 	require.NoError(t, admin.Namespaces().Delete(ctx(t), namespace, metav1.DeleteOptions{}))
-	within(t, time.Minute, func() error {
+	within(t, 2*time.Minute, func() error {
 		_, err := admin.Namespaces().Get(ctx(t), namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -24,6 +24,7 @@ func exitCode(err error) int {
 }
 
 func TestAScriptThatRunsTwiceMintsOnceAndOneThatWouldLockClientsOutIsRefused(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "script", "app") + ".app"
 	mint := func(person string, arguments ...string) (out, stderr string, code int) {
 		t.Helper()
@@ -65,6 +66,7 @@ func TestAScriptThatRunsTwiceMintsOnceAndOneThatWouldLockClientsOutIsRefused(t *
 }
 
 func TestEachPersonListsWhatItMayRead(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "everywhere", "app") + ".app"
 	out, stderr, err := kubectl(t, sandbox.ClusterAdmin, "credentials", "list", "-A", "-l", "apps.cozystack.io/application.name=everywhere")
 	require.NoError(t, err, stderr)
@@ -84,6 +86,7 @@ func TestEachPersonListsWhatItMayRead(t *testing.T) {
 }
 
 func TestThePluginAndKubectlPrintTheSameTable(t *testing.T) {
+	t.Parallel()
 	shared.application(t, "same", "app", "report-reader")
 	theirs, stderr, err := kubectl(t, sandbox.Ivan, "get", "credentials", "-n", acme, "-l", "apps.cozystack.io/application.name=same")
 	require.NoError(t, err, stderr)

@@ -61,6 +61,7 @@ func rawMint(host, credential, query, headers string) string {
 }
 
 func TestWhatWouldEscapeTheLogIsRefusedBeforeAnyWrite(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "escape", "app") + ".app"
 	config := shared.RESTConfig(sandbox.Jane, 0)
 	host := strings.TrimPrefix(config.Host, "https://")
@@ -83,6 +84,7 @@ func TestWhatWouldEscapeTheLogIsRefusedBeforeAnyWrite(t *testing.T) {
 }
 
 func TestWhoComesStraightToTheMintServerIsNobody(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "straight", "app") + ".app"
 	token, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().ServiceAccounts(acme).
 		CreateToken(ctx(t), acme, tokenRequest(), metav1.CreateOptions{})
@@ -118,6 +120,7 @@ func TestWhoComesStraightToTheMintServerIsNobody(t *testing.T) {
 }
 
 func TestBadBodiesAreRefusedWithTheFieldNamed(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "bodies", "app") + ".app"
 	f := func(name string, code int, body, names string) {
 		t.Helper()
@@ -157,6 +160,7 @@ func TestBadBodiesAreRefusedWithTheFieldNamed(t *testing.T) {
 }
 
 func TestMetPreconditionsMint(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "met", "app") + ".app"
 	secret := shared.secret(t, credential)
 	f := func(precondition string) v1alpha1.MintStatus {
@@ -174,6 +178,7 @@ func TestMetPreconditionsMint(t *testing.T) {
 }
 
 func TestADryRunChecksEverythingWritesNothingAndReturnsNoPassword(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "dry", "app") + ".app"
 	unchanged(t, credential, func() {
 		a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: credential + "/mint", query: "?dryRun=All"})
@@ -185,6 +190,7 @@ func TestADryRunChecksEverythingWritesNothingAndReturnsNoPassword(t *testing.T) 
 }
 
 func TestWhatIsNotDeclaredIsNotFound(t *testing.T) {
+	t.Parallel()
 	release := shared.application(t, "declared", "app")
 	for _, path := range []string{release + ".other/mint", "postgres-nowhere.app/mint", "nodot/mint", release + ".app.app/revoke"} {
 		shared.refused(t, http.StatusNotFound, call{person: sandbox.Jane, path: path})
@@ -194,6 +200,7 @@ func TestWhatIsNotDeclaredIsNotFound(t *testing.T) {
 }
 
 func TestTheAnswerOfAMintIsNotStored(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "nostore", "app") + ".app"
 	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: credential + "/mint"})
 	require.NoError(t, err)
@@ -201,6 +208,7 @@ func TestTheAnswerOfAMintIsNotStored(t *testing.T) {
 }
 
 func TestAnnotationsThatWouldNotFitAreRefusedAndNothingIsWritten(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "full", "app") + ".app"
 	const key, limit = "example.com/large", 262_144
 	room := limit - len(key)
@@ -215,6 +223,7 @@ func TestAnnotationsThatWouldNotFitAreRefusedAndNothingIsWritten(t *testing.T) {
 }
 
 func TestABrokenLedgerIsAFindingAndTheNextMintMendsIt(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "broken", "app") + ".app"
 	for _, annotation := range []string{`"hunter2"`, `null`, `"{\"account\":\"x\",\"entries\":[]}"`} {
 		_, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Patch(ctx(t), credential+".account", types.MergePatchType,
@@ -238,12 +247,13 @@ func TestABrokenLedgerIsAFindingAndTheNextMintMendsIt(t *testing.T) {
 }
 
 func TestAKindWithAFormatOrSourceNobodyKnowsIsNotServedAndMintSaysWhy(t *testing.T) {
+	t.Parallel()
 	f := func(kind string, block map[string]any, names string) {
 		t.Helper()
 		require.NoError(t, shared.InstallDefinition(ctx(t), kind, block))
 		_, err := shared.InstallRelease(ctx(t), acme, kind, "x", values("app"))
 		require.NoError(t, err)
-		within(t, 30*time.Second, func() error {
+		within(t, 2*time.Minute, func() error {
 			a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: strings.ToLower(kind) + "-x.app/mint"})
 			if err != nil || a.code != http.StatusNotFound || !strings.Contains(a.String(), names) {
 				return fmt.Errorf("%v %s", err, a)
@@ -258,6 +268,7 @@ func TestAKindWithAFormatOrSourceNobodyKnowsIsNotServedAndMintSaysWhy(t *testing
 }
 
 func TestCredentialsAreListedInOneNamespaceAtATime(t *testing.T) {
+	t.Parallel()
 	config := shared.RESTConfig(sandbox.ClusterAdmin, 0)
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -271,8 +282,9 @@ func TestCredentialsAreListedInOneNamespaceAtATime(t *testing.T) {
 }
 
 func TestANamespaceThatIsNotEnrolledIsForbiddenAndTheErrorSaysSo(t *testing.T) {
+	t.Parallel()
 	require.NoError(t, shared.AddNamespace(ctx(t), "tenant-outside"))
-	within(t, 20*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		a, err := shared.do(ctx(t), call{person: sandbox.ClusterAdmin, namespace: "tenant-outside", method: http.MethodGet, path: ""})
 		if err != nil || a.code != http.StatusForbidden || !strings.Contains(a.String(), "not enrolled") {
 			return fmt.Errorf("%v %s", err, a)

@@ -15,6 +15,7 @@ import (
 )
 
 func TestASecretThatIsPutBackFromABackupIsRestoredUntilTheNextMint(t *testing.T) {
+	t.Parallel()
 	credential := shared.application(t, "backup", "app") + ".app"
 	shared.mint(t, sandbox.Jane, 0, credential)
 	shared.awaitCredential(t, credential, by("jane", ""))
@@ -24,7 +25,7 @@ func TestASecretThatIsPutBackFromABackupIsRestoredUntilTheNextMint(t *testing.T)
 		Name: backup.Name, Namespace: backup.Namespace, Labels: backup.Labels, Annotations: backup.Annotations, OwnerReferences: backup.OwnerReferences,
 	}
 	// The accounts role seeds what is missing at once: the restore has to come between.
-	within(t, 30*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		if err := secrets.Delete(ctx(t), backup.Name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}

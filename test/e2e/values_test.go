@@ -254,7 +254,7 @@ func (h *house) clickHouse(t *testing.T, engine *applier, name string, users ...
 	_, err := h.InstallRelease(ctx(t), acme, "ClickHouse", name, values(users...))
 	require.NoError(t, err)
 	slices.Sort(users)
-	within(t, 30*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		if got := engine.users(release); !slices.Equal(got, users) {
 			return fmt.Errorf("the engine has the users %q", got)
 		}
@@ -266,7 +266,7 @@ func (h *house) clickHouse(t *testing.T, engine *applier, name string, users ...
 // logsIn waits until the engine takes a password.
 func (a *applier) logsIn(t *testing.T, release string, minted v1alpha1.MintStatus) {
 	t.Helper()
-	within(t, 30*time.Second, func() error { return a.login(release, minted.Username, minted.Password) })
+	within(t, 2*time.Minute, func() error { return a.login(release, minted.Username, minted.Password) })
 }
 
 func (h *house) valuesFrom(t *testing.T, release string) []any {
@@ -306,7 +306,7 @@ func TestAPasswordReachesAnEngineThatReadsNoSecretsThroughTheValues(t *testing.T
 	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: release + ".app/revoke"})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusCreated, a.code, "%s", a)
-	within(t, 30*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		if engine.login(release, second.Username, second.Password) == nil {
 			return errors.New("the revoked password still works")
 		}
@@ -317,7 +317,7 @@ func TestAPasswordReachesAnEngineThatReadsNoSecretsThroughTheValues(t *testing.T
 
 	// An account that is no longer declared leaves the values first, and the release is never without a Secret it names.
 	shared.patchRelease(t, release, `{"spec":{"values":{"users":{"app":null}}}}`)
-	within(t, 30*time.Second, func() error {
+	within(t, 2*time.Minute, func() error {
 		_, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme).Get(ctx(t), release+".app.account", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("its Secret is still there: %v", err)
@@ -424,7 +424,7 @@ func TestACozystackControllerThatTakesTheEntriesAwayIsNotFoughtAndIsNamed(t *tes
 			return err
 		})
 	})
-	within(t, time.Minute, func() error {
+	within(t, 2*time.Minute, func() error {
 		list, err := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Events(acme).List(ctx(t), metav1.ListOptions{FieldSelector: "reason=ValuesTakenAway,involvedObject.name=" + release})
 		if err != nil || len(list.Items) == 0 {
 			return fmt.Errorf("no Event: %v", err)
