@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -72,6 +73,35 @@ func TestAnExternalServerWithoutOurStreamsGetsThemAgain(t *testing.T) {
 	assert.Equal(t, identity(mintEvent(1, 201)), identity(receive(t, got).Event))
 	_, err := s.Evidence().Put(t.Context(), "ab", []byte("1"), 0)
 	assert.NoError(t, err)
+}
+
+func TestAServerThatLostWhatItHadAcknowledgedInAPowerCutIsReportedAndTakesItAgain(t *testing.T) {
+	t.Parallel()
+	n := natsserver.Start(t)
+	o := testOptions(t)
+	o.URL = n.URL()
+	s := open(t, o)
+	publish := func(from, to int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return s.Publish(t.Context(), mints(from, to)) == nil }, time.Minute, 100*time.Millisecond)
+	}
+	reported := func() float64 { return testutil.ToFloat64(s.metrics.recreated.WithLabelValues(streamNames[events])) }
+	files, synced := filepath.Join(n.Store, "jetstream"), t.TempDir()
+	publish(0, 5)
+	n.Kill()
+	require.NoError(t, os.CopyFS(synced, os.DirFS(files)))
+	require.NoError(t, n.Restart(t.Context()))
+	publish(5, 10)
+	assert.Zero(t, reported(), "nothing is lost by a kill")
+	n.Kill()
+	require.NoError(t, os.RemoveAll(files))
+	require.NoError(t, os.CopyFS(files, os.DirFS(synced)))
+	require.NoError(t, n.Restart(t.Context()))
+	publish(10, 12)
+	publish(12, 14)
+	assert.Equal(t, 1.0, reported())
+	publish(0, 10) // as ingest does that reads its files from the beginning
+	assert.ElementsMatch(t, identities(mints(0, 14)), identities(drain(t, s, ProjectorEvents)))
 }
 
 func TestAnExternalServerThatIsNotThereIsAnError(t *testing.T) {

@@ -34,7 +34,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		full:        counter("full_total", "Events that a full stream refused; the publisher holds them back and repeats."),
 		tooLarge:    counter("too_large_total", "Events refused before sending because they are larger than a message may be."),
 		failed:      counter("publish_failed_total", "Events that were not acknowledged, for reasons other than a full stream."),
-		recreated:   vector("recreated_total", "object", "Streams, consumers and buckets found missing and created again: what they held may be lost."),
+		recreated:   vector("recreated_total", "object", "Streams, consumers and buckets found missing and created again, and streams without what they had acknowledged: what they held may be lost."),
 		undecodable: vector("undecodable_total", "consumer", "Messages set aside because they are no event."),
 		stalled:     vector("stalled_total", "consumer", "Times that messages waited and a consumer delivered none, and was reset."),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{

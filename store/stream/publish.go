@@ -85,6 +85,8 @@ type message struct {
 	identity string
 	subject  string
 	payload  []byte
+
+	connection uint64 // on which it was sent
 }
 
 func (s *Stream) encode(list []event.Event) ([]message, error) {
@@ -129,27 +131,33 @@ func (s *Stream) send(ctx context.Context, messages []message) error {
 		if futures[i] == nil {
 			break
 		}
-		if err := s.settle(&messages[i], await(ctx, futures[i])); err != nil {
+		ack, err := await(ctx, futures[i])
+		if err := s.settle(&messages[i], err); err != nil {
 			note(err)
+			continue
+		}
+		if !ack.Duplicate && s.heights.fell(messages[i].kind, messages[i].connection, ack.Sequence) {
+			s.shrunk(streamNames[messages[i].kind])
 		}
 	}
 	return first
 }
 
 func (s *Stream) start(m *message) (jetstream.PubAckFuture, error) {
+	m.connection = s.conn.Stats().Reconnects
 	return s.js.PublishMsgAsync(&nats.Msg{Subject: m.subject, Data: m.payload},
 		jetstream.WithMsgID(s.repeats.messageID(m.identity)), jetstream.WithExpectStream(streamNames[m.kind]),
 		jetstream.WithStallWait(requestTimeout))
 }
 
-func await(ctx context.Context, future jetstream.PubAckFuture) error {
+func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	select {
-	case <-future.Ok():
-		return nil
+	case ack := <-future.Ok():
+		return ack, nil
 	case err := <-future.Err():
-		return err
+		return nil, err
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -218,4 +226,48 @@ func (r *repeats) settled(identity string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.failures, identity)
+}
+
+// heights remember how far the streams had come before the connection was made anew. What is stored afterwards under a
+// sequence that was given already tells that a server lost what it had acknowledged: one that does not sync every write
+// does so in a power cut.
+type heights struct {
+	mu sync.Mutex
+	of map[kind]height
+}
+
+type height struct {
+	connection   uint64
+	before, last uint64 // sequences acknowledged on former connections, and until now
+}
+
+// fell notes the sequence that was given to an event, and reports whether the stream had come further before. It does so
+// once a connection.
+func (h *heights) fell(k kind, connection, sequence uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.of == nil {
+		h.of = map[kind]height{}
+	}
+	is := h.of[k]
+	if connection < is.connection {
+		return false // an answer that was on its way
+	}
+	if connection > is.connection {
+		is.connection, is.before = connection, is.last
+	}
+	fell := sequence <= is.before
+	if fell {
+		is.before, is.last = 0, sequence
+	}
+	is.last = max(is.last, sequence)
+	h.of[k] = is
+	return fell
+}
+
+// forget is for streams that begin anew.
+func (h *heights) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.of)
 }

@@ -129,6 +129,7 @@ type Stream struct {
 	conn     *nats.Conn
 	js       jetstream.JetStream
 	repeats  repeats
+	heights  heights
 
 	created bool       // guarded by lookup: streams, consumers and buckets have stood once
 	lookup  sync.Mutex // one ensure at a time
@@ -432,6 +433,12 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 func (s *Stream) lost(object string) {
 	s.log.Error("part of the stream was lost and is created again; replay the audit log to fill it", "object", object)
 	s.metrics.recreated.WithLabelValues(object).Inc()
+	s.heights.forget()
+}
+
+func (s *Stream) shrunk(name string) {
+	s.log.Error("the stream's server has lost what it had acknowledged; read the log's files again and replay the audit log to fill it. It has to sync every write", "object", name)
+	s.metrics.recreated.WithLabelValues(name).Inc()
 }
 
 // redeliver takes back what an earlier process was handed and did not acknowledge: nobody else reads an embedded
