@@ -46,10 +46,10 @@ const reasonAnnotation = "authorization.k8s.io/reason"
 
 // Decode decodes one audit event and reports whether it is ours: a request for a mint or revoke at any stage, or a
 // write of an account Secret at a final stage. A line that cannot be ours is not decoded, so it gives no error whatever
-// it holds. The event keeps nothing of the line. Its strings and lists are bounded: what is longer is cut and ends in
+// it holds; nor does an event with another object or verb. The event keeps nothing of the line. Its strings and lists are bounded: what is longer is cut and ends in
 // its length and digest.
 func Decode(line []byte) (event.Event, bool, error) {
-	if !couldBeOurs(line) {
+	if !couldBeOurs(line) || !likely(line) && isOthers(line) {
 		return event.Event{}, false, nil
 	}
 	return decode(line)

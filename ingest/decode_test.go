@@ -38,7 +38,7 @@ const write = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata"
 	`"annotations":{"authorization.k8s.io/decision":"allow","mutation.webhook.admission.k8s.io/round_0_index_0":"secret"}}`
 
 // with replaces parts of a line: from, to, from, to…
-func with(t *testing.T, line string, parts ...string) string {
+func with(t testing.TB, line string, parts ...string) string {
 	t.Helper()
 	for i := 0; i < len(parts); i += 2 {
 		require.Contains(t, line, parts[i])

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/mintlog/mintlog/ingest"
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/gap"
-	"github.com/mintlog/mintlog/store/stream"
 )
 
 // A follower follows one log: the file at its path, and before it the rotated files that have not been read.
@@ -27,6 +25,10 @@ type follower struct {
 	tailer *Tailer
 	log    *slog.Logger
 	awake  chan struct{} // holds one element when the log is to be looked at
+
+	counters *counters
+	patient  context.Context                 // of what stores something: it outlasts that of run for a while
+	onLine   func(line []byte, offset int64) // found
 
 	unknownSince time.Time // what was read since then is not known, because the checkpoint was damaged; else zero
 
@@ -42,10 +44,15 @@ type follower struct {
 	loss *loss     // is gone, and nothing has been read behind it
 	gaps []gap.Gap // have not been recorded
 
-	resumed  bool          // the checkpoint has been looked at
-	changed  atomic.Bool   // files have come or gone
-	looked   time.Time     // at which files there are
-	batch    []event.Event // of the chunk that was read last
+	resumed  bool         // the checkpoint has been looked at
+	changed  atomic.Bool  // files have come or gone
+	looked   time.Time    // at which files there are
+	batch    batch        // of what was read, and is not being published yet
+	underway *publication // nil if there is none
+	ahead    int64        // bytes that were read since the last time that all was published
+	unsaved  bool         // something was read that the checkpoint does not know
+	saved    time.Time    // when the checkpoint was moved last
+	measured time.Time
 	lastLook time.Time
 	idle     bool // the log was at its end at the last look, and may have been written anew
 	backlog  backlog
@@ -55,12 +62,14 @@ type follower struct {
 }
 
 func newFollower(t *Tailer, path, name string) *follower {
-	t.metrics.begin(name)
-	return &follower{
+	f := &follower{
 		path: path, name: name, source: ingest.Source("file", name), tailer: t,
-		log:   t.options.Log.With("source", name, "path", path),
+		log:      t.options.Log.With("source", name, "path", path),
+		counters: t.metrics.begin(name), patient: context.Background(),
 		awake: make(chan struct{}, 1), read: map[string]finished{},
 	}
+	f.onLine = f.found
+	return f
 }
 
 func (f *follower) wake() { mark(f.awake) }
@@ -71,27 +80,42 @@ func (f *follower) count(of *prometheus.CounterVec, n int64, reason ...string) {
 
 func (f *follower) run(ctx context.Context) {
 	defer f.close()
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(publishGrace, cancel) })()
+	f.patient = patient
 	for ctx.Err() == nil {
 		progressed, err := f.step(ctx)
 		f.report(ctx, err)
-		f.measure()
+		if !progressed || time.Since(f.measured) >= measureInterval {
+			f.measure()
+		}
 		if !progressed {
 			f.wait(ctx)
 		}
 	}
+	if f.current != nil && f.unsaved && f.settle(ctx) {
+		f.save()
+	}
 }
 
-// measure says how far the log has been read.
+// measure says how far the log has been read, and published.
 func (f *follower) measure() {
-	left := f.current.left()
+	f.measured = time.Now()
+	left := f.current.left() + f.ahead
 	for _, c := range f.coming {
 		left += c.sibling.size
 	}
 	f.tailer.metrics.lag.WithLabelValues(f.name).Set(float64(left))
-	if !f.seen.IsZero() {
+	f.tellPosition()
+	f.backlog.tell(f.log, f.tailer.options.Now(), left)
+}
+
+// tellPosition says until when what is ours is published.
+func (f *follower) tellPosition() {
+	if !f.seen.IsZero() && f.ahead == 0 {
 		f.tailer.metrics.position.WithLabelValues(f.name).Set(float64(f.seen.UnixMilli()) / 1e3)
 	}
-	f.backlog.tell(f.log, f.tailer.options.Now(), left)
 }
 
 // A backlog is what is read at a stretch, without the log's end being reached.
@@ -174,6 +198,9 @@ func (f *follower) advance(ctx context.Context) (bool, error) {
 		return f.openNext()
 	}
 	if f.changed.Load() || time.Since(f.looked) >= f.tailer.options.Poll {
+		if !f.settle(ctx) {
+			return false, ctx.Err()
+		}
 		if err := f.look(); err != nil {
 			return false, err
 		}
@@ -191,14 +218,18 @@ func (f *follower) advance(ctx context.Context) (bool, error) {
 	return f.readOn(ctx)
 }
 
-// readOn reads and publishes a chunk of the current file.
+// readOn reads a chunk of the current file, and publishes what it finds.
 func (f *follower) readOn(ctx context.Context) (bool, error) {
 	before := f.current.scanner.Offset()
-	readErr := f.current.read(f.found)
-	if !f.settle(ctx, before) {
+	readErr := f.current.read(f.onLine)
+	f.noteRead(before)
+	if readErr == nil && f.readsAhead(ctx) {
+		return true, nil
+	}
+	if !f.settle(ctx) {
 		return false, ctx.Err()
 	}
-	if f.current.scanner.Offset() != before {
+	if f.unsaved && (readErr != nil || time.Since(f.saved) >= checkpointInterval) {
 		f.save()
 	}
 	switch {
@@ -213,47 +244,35 @@ func (f *follower) readOn(ctx context.Context) (bool, error) {
 	return false, readErr
 }
 
-// settle publishes what was found since the offset before, and records what is missing of it. It reports false when
-// ctx ended first. Only behind it may the checkpoint move.
-func (f *follower) settle(ctx context.Context, before int64) bool {
-	m := f.tailer.metrics
-	f.count(m.matched, int64(len(f.batch)))
-	f.batch = urgentFirst(f.batch)
-	if !f.publish(ctx) {
-		return false
+// noteRead takes note of what was read last, from the offset before.
+func (f *follower) noteRead(before int64) {
+	n := f.current.scanner.Offset() - before
+	if n == 0 {
+		return
 	}
-	f.count(m.published, int64(len(f.batch)))
-	f.backlog.events += len(f.batch)
-	f.batch = f.batch[:0]
-	now := f.current.scanner.Offset()
-	if now == before {
-		return true
-	}
+	f.ahead, f.unsaved = f.ahead+n, true
 	f.bound()
 	if t := lastTime(f.current.trail.tail); !t.IsZero() {
 		f.seen = t
 	}
-	f.count(m.readBytes, now-before)
-	f.count(m.lines, f.current.takeLines())
-	f.backlog.bytes += now - before
-	return f.recordGaps(ctx)
 }
 
-// urgentFirst puts what histories are made of before receptions, on which mints may wait, and these before what was
-// refused, of which anybody can cause any number. Otherwise it keeps the order.
-func urgentFirst(batch []event.Event) []event.Event {
-	var done, received, refused []event.Event
-	for _, e := range batch {
-		switch {
-		case e.Stage == event.RequestReceived:
-			received = append(received, e)
-		case e.Eligible():
-			done = append(done, e)
-		default:
-			refused = append(refused, e)
-		}
+// settle publishes the rest of what was found, and records what is missing of what was read. It reports false when ctx
+// ended first. Only behind it may the checkpoint move, and another file be looked at.
+func (f *follower) settle(ctx context.Context) bool {
+	if !f.land(ctx) {
+		return false
 	}
-	return slices.Concat(done, received, refused)
+	f.launch(ctx)
+	if !f.land(ctx) {
+		return false
+	}
+	f.counters.readBytes.Add(float64(f.ahead))
+	f.counters.lines.Add(float64(f.current.takeLines()))
+	f.backlog.bytes += f.ahead
+	f.ahead = 0
+	f.tellPosition()
+	return f.recordGaps(ctx)
 }
 
 // place is the end of what was read.
@@ -267,25 +286,32 @@ func (f *follower) place() *place {
 // begun reports whether a line of the current file was read.
 func (f *follower) begun() bool { return f.current != nil && f.current.trail.offset > 0 }
 
-// save moves the checkpoint to the place, unless something before it is missing and that has not been recorded.
+// save moves the checkpoint to the place, unless something before it is not published, or missing and not recorded.
 func (f *follower) save() {
-	if f.loss != nil || len(f.gaps) > 0 {
+	if f.ahead > 0 || f.loss != nil || len(f.gaps) > 0 {
 		return
 	}
+	f.tailer.checkpoints.set(f.path, f.state())
+	f.unsaved, f.saved = false, time.Now()
+}
+
+// state is how far the log has been read.
+func (f *follower) state() state {
 	s := state{Place: f.place(), Time: f.seen, Read: maps.Clone(f.read), Coming: slices.Clone(f.coming)}
 	s.Done = s.Place != nil && !f.begun()
 	if f.current != nil && !f.begun() {
 		s.Coming = slices.Insert(s.Coming, 0, coming{Name: f.current.rotated, ID: f.current.id, Zipped: f.current.zipped})
 	}
-	f.tailer.checkpoints.set(f.path, s)
+	return s
 }
 
 // found decodes a line that could be ours into the batch.
 func (f *follower) found(line []byte, offset int64) {
 	lost, err := ingest.Salvage(line, func(e event.Event) {
 		e.Source = f.source
-		f.batch = append(f.batch, e)
+		f.batch.events = append(f.batch.events, e)
 	})
+	f.batch.bytes += len(line)
 	if err == nil {
 		return
 	}
@@ -311,56 +337,4 @@ func (f *follower) drop(offset, length int64, reason string, err error) {
 			"length", length, "reason", reason, "error", err, "since_last_warning", f.warnings)
 		f.warned, f.warnings = now, 0
 	}
-}
-
-// publish publishes the batch, but for events that are too large for the stream, which leave the batch. It reports false
-// when ctx ended first.
-func (f *follower) publish(ctx context.Context) bool {
-	return len(f.batch) == 0 || f.persist(ctx, "Events cannot be published", "Events are published again", func(ctx context.Context) error {
-		for len(f.batch) > 0 {
-			if err := f.tailer.options.Publisher.Publish(ctx, f.batch); err == nil || !f.dropTooLarge(err) {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// persist does what stores something, again and again until it is stored. It reports false when ctx ended first; an
-// attempt under way then has some time to come to its end.
-func (f *follower) persist(ctx context.Context, failure, end string, do func(context.Context) error) bool {
-	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(publishGrace, cancel) })()
-	failing := false
-	for delay := f.tailer.options.RetryFirst; ; delay = min(2*delay, f.tailer.options.RetryLast) {
-		err := do(patient)
-		if err == nil {
-			if failing {
-				f.log.Info(end)
-			}
-			return true
-		}
-		f.count(f.tailer.metrics.publishFailures, 1)
-		if !failing && ctx.Err() == nil {
-			f.log.Error(failure+"; holding the position and trying again", "error", err)
-			failing = true
-		}
-		sleep(ctx, delay/2+rand.N(delay))
-		if ctx.Err() != nil {
-			return false
-		}
-	}
-}
-
-// dropTooLarge takes the event out of the batch that err says can never be published, and reports whether it does.
-func (f *follower) dropTooLarge(err error) bool {
-	var large *stream.TooLargeError
-	if !errors.As(err, &large) || large.Index < 0 || large.Index >= len(f.batch) {
-		return false
-	}
-	f.withhold(f.batch[large.Index], large.Size)
-	f.batch = slices.Delete(f.batch, large.Index, large.Index+1)
-	f.drop(f.current.scanner.Offset(), large.Size, tooLarge, err)
-	return true
 }

@@ -423,7 +423,7 @@ func TestADeviceThatHasAnotherNumberAfterARebootIsNoGap(t *testing.T) {
 		_, err = f.step(t.Context())
 		require.NoError(t, err)
 	}
-	f.save()
+	require.True(t, f.settle(t.Context()))
 	require.NoError(t, tailer.checkpoints.save())
 	f.close()
 	saved, err := os.ReadFile(b.options.Checkpoint)

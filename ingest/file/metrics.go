@@ -56,9 +56,14 @@ func newMetrics(registerer prometheus.Registerer, checkpointAge func() time.Dura
 	return m
 }
 
+// counters are those of one log that are asked for all the time.
+type counters struct {
+	readBytes, lines, matched, published prometheus.Counter
+}
+
 // begin lets a source's counters stand at zero before anything has happened, so that the first increase is seen.
-func (m *metrics) begin(source string) {
-	for _, c := range []*prometheus.CounterVec{m.readBytes, m.lines, m.matched, m.published, m.publishFailures, m.readFailures, m.gaps} {
+func (m *metrics) begin(source string) *counters {
+	for _, c := range []*prometheus.CounterVec{m.publishFailures, m.readFailures, m.gaps} {
 		c.WithLabelValues(source)
 	}
 	reasons := []string{ingest.Malformed, ingest.DuplicateKey, ingest.InvalidUTF8, ingest.Incomplete}
@@ -69,4 +74,8 @@ func (m *metrics) begin(source string) {
 		m.droppedBytes.WithLabelValues(source, reason)
 	}
 	m.lag.WithLabelValues(source)
+	return &counters{
+		readBytes: m.readBytes.WithLabelValues(source), lines: m.lines.WithLabelValues(source),
+		matched: m.matched.WithLabelValues(source), published: m.published.WithLabelValues(source),
+	}
 }

@@ -154,11 +154,12 @@ func (f *follower) finish(ctx context.Context) error {
 	before := s.scanner.Offset()
 	read := finished{Inode: s.id.Inode, Offset: before, Size: before + s.scanner.Pending()}
 	cutOff := s.cutOff() && !s.zipped
-	f.current.finish(f.found)
+	f.current.finish(f.onLine)
 	if cutOff && f.loss == nil {
 		f.unusable(before, s.scanner.Offset()-before, s.scanner.Offset()-before, "the last line of a file is cut off")
 	}
-	if !f.settle(ctx, before) {
+	f.noteRead(before)
+	if !f.settle(ctx) {
 		return ctx.Err()
 	}
 	f.save()
@@ -441,10 +442,12 @@ func (f *follower) aside(ctx context.Context, s *segment) error {
 	defer func() { f.current, f.seen, f.loss = current, seen, pending }()
 	f.current, f.seen, f.loss = s, rotationTime(f.path, s.rotated), nil
 	f.tellOversized(s)
+	s.late = true
 	for {
 		before := s.scanner.Offset()
-		readErr := s.read(f.found)
-		if !f.settle(ctx, before) {
+		readErr := s.read(f.onLine)
+		f.noteRead(before)
+		if !f.settle(ctx) {
 			return ctx.Err()
 		}
 		if readErr == nil {

@@ -21,6 +21,7 @@ type segment struct {
 	id       fileID
 	rotated  string // the name it was rotated to; empty while it is the log itself
 	zipped   bool
+	late     bool // it is read anew, and the place is in another file
 	replaced bool // another file has the log's path, so nothing is written to this one any more
 	scanner  *ingest.Scanner
 	trail    *trail

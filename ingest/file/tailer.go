@@ -40,6 +40,8 @@ const (
 	checkpointInterval = 200 * time.Millisecond
 	// lookInterval is how far apart two looks at a file are at least that is written to all the time.
 	lookInterval = 2 * time.Millisecond
+	// measureInterval is how far apart two measurements of what is left are while a log is read at a stretch.
+	measureInterval = 100 * time.Millisecond
 	// publishGrace is for how long a publication may go on when the Tailer has been told to stop.
 	publishGrace = 5 * time.Second
 )
