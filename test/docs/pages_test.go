@@ -79,6 +79,7 @@ func TestThePagesDoWhatTheyShow(t *testing.T) {
 			"mintlog unenroll":                   nil, // test/chart takes namespaces out, and uninstalls
 			"kubectl create secret generic nats": nil, // a nats-server's, for which test/ha makes the keys
 		}},
+		{"docs/reviewers.md", sandbox.ClusterAdmin, nil},
 		{"docs/examples.md", sandbox.ClusterAdmin, nil},
 	} {
 		t.Run(page.name, func(t *testing.T) {
