@@ -181,11 +181,11 @@ func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
 		return assert.NoError(t, err) && len(present) == 200
 	}, 30*time.Second, 5*time.Millisecond)
 	time.Sleep(2 * time.Second) // an archiver that believes what is shown at once would have acknowledged by now
-	v.kill()                    // what it shows is in its memory only
+	v.Kill()                    // what it shows is in its memory only
 	require.NoError(t, s.Publish(t.Context(), list[200:]))
 	require.Eventually(t, func() bool { return testutil.ToFloat64(a.metrics.errors) >= 2 }, 30*time.Second, 50*time.Millisecond)
 	assert.Zero(t, acknowledged(a))
-	v.start()
+	require.NoError(t, v.Restart(t.Context()))
 	waitAcknowledged(t, a, 400)
 	assert.Less(t, testutil.ToFloat64(a.metrics.errors), 60.0, "it did not hammer on a server that was down")
 	assert.ElementsMatch(t, identities(list), identities(query(t, v.archive(), Query{})))
@@ -222,7 +222,7 @@ func TestAnEventTooLongForTheArchiveIsSetAsideAndTheRestProceeds(t *testing.T) {
 // between stands between an archiver and VictoriaLogs and does to its inserts what the test wants.
 func between(t testing.TB, v *victoriaLogs, insert func(w http.ResponseWriter, r *http.Request, pass http.Handler)) *Archive {
 	t.Helper()
-	target, err := url.Parse(v.url())
+	target, err := url.Parse(v.URL)
 	require.NoError(t, err)
 	pass := httputil.NewSingleHostReverseProxy(target)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

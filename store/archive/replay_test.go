@@ -76,7 +76,7 @@ func TestAReplayOutlivesAnArchiveThatFailsForAWhileAndNoQueryThatIsWrong(t *test
 	v := startVictoriaLogs(t)
 	require.NoError(t, insert(t, v.archive(), mints(0, 450)))
 	v.show()
-	target, err := url.Parse(v.url())
+	target, err := url.Parse(v.URL)
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	var asked atomic.Int64

@@ -1,15 +1,8 @@
 package archive
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -17,65 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/test/victorialogs"
 )
 
-// victoriaLogs is a real VictoriaLogs on a port of its own, which the test can kill and start again.
+// victoriaLogs is a real VictoriaLogs, which the test can kill and start again.
 type victoriaLogs struct {
-	t       testing.TB
-	address string
-	data    string
-	flags   []string
-	process *exec.Cmd
+	*victorialogs.Server
+	t testing.TB
 }
 
 func startVictoriaLogs(t testing.TB, flags ...string) *victoriaLogs {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	v := &victoriaLogs{t: t, address: listener.Addr().String(), data: t.TempDir(), flags: flags}
-	require.NoError(t, listener.Close())
-	v.start()
-	t.Cleanup(v.kill)
-	return v
+	return &victoriaLogs{victorialogs.Start(t, flags...), t}
 }
 
-func binary(t testing.TB, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
-	require.NoError(t, err)
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%s is missing: run `make tools`", path)
-	}
-	return path
-}
-
-func (v *victoriaLogs) start() {
-	v.t.Helper()
-	arguments := append([]string{"-httpListenAddr=" + v.address, "-storageDataPath=" + v.data, "-loggerLevel=ERROR"}, v.flags...)
-	v.process = exec.Command(binary(v.t, "victoria-logs"), arguments...)
-	require.NoError(v.t, v.process.Start())
-	require.Eventually(v.t, func() bool {
-		answer, err := http.Get(v.url() + "/health")
-		if err != nil {
-			return false
-		}
-		defer answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
-	}, 30*time.Second, 50*time.Millisecond, "VictoriaLogs did not start")
-}
-
-// kill ends it as a crash would.
-func (v *victoriaLogs) kill() {
-	if v.process != nil {
-		_ = v.process.Process.Kill()
-		_ = v.process.Wait()
-		v.process = nil
-	}
-}
-
-func (v *victoriaLogs) url() string { return "http://" + v.address }
-
-func (v *victoriaLogs) archive() *Archive { return New(v.url(), nil) }
+func (v *victoriaLogs) archive() *Archive { return New(v.URL, nil) }
 
 // show makes what was inserted visible.
 func (v *victoriaLogs) show() {
@@ -100,7 +49,7 @@ func (v *victoriaLogs) rows() int {
 // insertForeign sends events as Cozystack's pipeline does, with its time as a number of seconds.
 func (v *victoriaLogs) insertForeign(list ...event.Event) {
 	v.t.Helper()
-	var body bytes.Buffer
+	var records []map[string]any
 	for i := range list {
 		r := map[string]any{}
 		for name, value := range toRow(&list[i]) {
@@ -111,16 +60,9 @@ func (v *victoriaLogs) insertForeign(list ...event.Event) {
 		}
 		r["date"] = float64(list[i].RequestReceivedTimestamp.UnixMicro()) / 1e6
 		r["requestURI"], r["tenant"], r["cluster"] = list[i].RequestURI, "tenant-root", "root"
-		line, err := json.Marshal(r)
-		require.NoError(v.t, err)
-		body.Write(append(line, '\n'))
+		records = append(records, r)
 	}
-	const path = "/insert/jsonline?_stream_fields=log_source,stage,user_username,verb,requestUri&_msg_field=requestURI&_time_field=date"
-	answer, err := http.Post(v.url()+path, "application/stream+json", &body)
-	require.NoError(v.t, err)
-	require.NoError(v.t, answer.Body.Close())
-	require.Equal(v.t, http.StatusOK, answer.StatusCode)
-	v.show()
+	victorialogs.InsertAsCozystack(v.t, v.URL, records...)
 }
 
 // epoch is recent enough for VictoriaLogs to take it.
