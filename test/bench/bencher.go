@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -139,13 +138,7 @@ func (b *bencher) startNATS(ctx context.Context, name string) (*process.Process,
 	}
 	started, err := process.Start(ctx, process.Options{
 		Name: name, Path: b.bin("nats-server"), Arguments: []string{"--config", configuration}, LogFile: b.path(name + ".log"),
-		Ready: func(ctx context.Context) error {
-			connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-			if err != nil {
-				return err
-			}
-			return connection.Close()
-		},
+		Ready: process.Listens(address),
 	})
 	return started, "nats://" + address, err
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -114,13 +113,7 @@ func (b *bencher) startReceiver(ctx context.Context, nats string) (*process.Proc
 			"--tls-cert-file", b.path("tls.crt"), "--tls-private-key-file", b.path("tls.key"), "--client-ca-file", b.path("ca.crt"),
 			"--set-aside", b.path("set-aside"),
 		},
-		Ready: func(ctx context.Context) error {
-			connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-			if err != nil {
-				return err
-			}
-			return connection.Close()
-		},
+		Ready: process.Listens(address),
 	})
 	if err != nil {
 		return nil, nil, err
