@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/mint/enrolment"
 )
 
@@ -62,7 +63,7 @@ func (f *enrolFlags) forEach(ctx context.Context, out io.Writer, namespaces []st
 	for _, namespace := range namespaces {
 		changes, err := do(ctx, namespace)
 		for _, c := range changes {
-			fmt.Fprintf(out, "%s: %s %s%s\n", c.Namespace, c.Object, c.Done, f.note())
+			fmt.Fprintf(out, "%s: %s %s%s\n", c.Namespace, printable.Escape(c.Object), c.Done, f.note())
 		}
 		failures = append(failures, err)
 	}
@@ -180,7 +181,7 @@ func printEnrolments(out io.Writer, all []enrolment.Enrolment) error {
 	for _, n := range all {
 		others := "-"
 		if len(n.Others) > 0 {
-			others = strings.Join(n.Others, ", ")
+			others = printable.Escape(strings.Join(n.Others, ", "))
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\n", n.Namespace, yes[n.Mint], yes[n.Accounts], n.Grants, others)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -23,9 +24,18 @@ func main() {
 	err := command().ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "mintlog:", err)
+		fmt.Fprintln(os.Stderr, "mintlog:", shown(err))
 		os.Exit(1)
 	}
+}
+
+// shown is an error as a terminal may have it: servers chose parts of it. Several of one have a line each.
+func shown(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = printable.Escape(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func command() *cobra.Command {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -9,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mintlog/mintlog/mint/enrolment"
 )
 
 func run(t *testing.T, arguments ...string) error {
@@ -124,4 +128,20 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	c.SetArgs([]string{"--version"})
 	require.NoError(t, c.Execute())
 	assert.True(t, strings.HasPrefix(out.String(), "mintlog version"))
+}
+
+func TestWhatOthersNamedIsShownHarmless(t *testing.T) {
+	assert.Equal(t, "one: \\x1b[2J\ntwo\\r", shown(errors.Join(errors.New("one: \x1b[2J"), errors.New("two\r"))))
+
+	var out bytes.Buffer
+	require.NoError(t, printEnrolments(&out, []enrolment.Enrolment{{Namespace: "tenant-acme", Others: []string{"user \x1b[2J\t\n"}}}))
+	assert.Contains(t, out.String(), `user \x1b[2J\t\n`)
+	assert.NotContains(t, out.String(), "\x1b")
+
+	out.Reset()
+	flags := enrolFlags{}
+	require.NoError(t, flags.forEach(t.Context(), &out, []string{"tenant-acme"}, func(context.Context, string) ([]enrolment.Change, error) {
+		return []enrolment.Change{{Namespace: "tenant-acme", Object: "rolebinding \x1b[2J", Done: "deleted"}}, nil
+	}))
+	assert.Equal(t, "tenant-acme: rolebinding \\x1b[2J deleted\n", out.String())
 }
