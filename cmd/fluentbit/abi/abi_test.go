@@ -20,6 +20,7 @@ import (
 	"github.com/mintlog/mintlog/ingest/fluentbit/fluentbittest"
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/natsserver"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
@@ -100,10 +101,10 @@ func identitiesOf(events []event.Event) []string {
 
 func TestAnEventReachesTheStreamWithTheIdentityThatItsFileGives(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t)
-	s := openStream(t, server.url)
+	server := natsserver.Start(t)
+	s := openStream(t, server.URL())
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+server.url, "node=node-1"))
+	require.Equal(t, done, h.init(0, "address="+server.URL(), "node=node-1"))
 	var chunk []byte
 	n := 0
 	for _, shape := range fluentbittest.Shapes {
@@ -126,11 +127,11 @@ func TestAnEventReachesTheStreamWithTheIdentityThatItsFileGives(t *testing.T) {
 
 func TestThePluginChangesNoStream(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t)
+	server := natsserver.Start(t)
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+server.url))
+	require.Equal(t, done, h.init(0, "address="+server.URL()))
 	require.Equal(t, again, h.flush(0, records(t, 0, 1)), "there is no stream")
-	connection, err := nats.Connect(server.url)
+	connection, err := nats.Connect(server.URL())
 	require.NoError(t, err)
 	defer connection.Close()
 	js, err := jetstream.New(connection)
@@ -138,7 +139,7 @@ func TestThePluginChangesNoStream(t *testing.T) {
 	for name := range js.StreamNames(t.Context()).Name() {
 		t.Errorf("the plugin has made the stream %s", name)
 	}
-	s := openStream(t, server.url)
+	s := openStream(t, server.URL())
 	require.Equal(t, done, h.flush(0, records(t, 0, 1)))
 	assert.Len(t, drain(t, s), 1)
 	events, err := js.Stream(t.Context(), "MINTLOG_EVENTS")
@@ -149,10 +150,10 @@ func TestThePluginChangesNoStream(t *testing.T) {
 
 func TestNoHostileChunkStopsThePluginOrIsAnError(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t)
-	s := openStream(t, server.url)
+	server := natsserver.Start(t)
+	s := openStream(t, server.URL())
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+server.url))
+	require.Equal(t, done, h.init(0, "address="+server.URL()))
 	const secret = "hunter2"
 	mark := event.Group
 	marked := func(value any) []byte {
@@ -196,10 +197,10 @@ func TestNoHostileChunkStopsThePluginOrIsAnError(t *testing.T) {
 
 func TestAChunkComesAgainUntilTheStreamIsBackAndItsEventsAreTheSame(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t)
-	s := openStream(t, server.url)
+	server := natsserver.Start(t)
+	s := openStream(t, server.URL())
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+server.url, "timeout=2s"))
+	require.Equal(t, done, h.init(0, "address="+server.URL(), "timeout=2s"))
 	require.Equal(t, done, h.flush(0, records(t, 0, 10)))
 	server.Kill()
 	began := time.Now()
@@ -209,19 +210,19 @@ func TestAChunkComesAgainUntilTheStreamIsBackAndItsEventsAreTheSame(t *testing.T
 	assert.Less(t, time.Since(began), time.Minute, "a flush has to end soon, for others wait behind it")
 	assert.Equal(t, done, h.flush(0, marshal(t, []any{1, map[string]any{"x": "y"}})), "what is not ours does not wait")
 	require.NoError(t, server.Restart(t.Context()))
-	require.Eventually(t, func() bool { return h.flush(0, records(t, 5, 20)) == done }, 30*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return h.flush(0, records(t, 5, 20)) == done }, time.Minute, 100*time.Millisecond)
 	require.Equal(t, done, h.flush(0, records(t, 5, 20)), "a chunk that was answered and comes again all the same")
 	distinct := map[string]bool{}
 	require.Eventually(t, func() bool { // the reader's own connection may come back later than the plugin's
 		_, err := s.Gaps(t.Context())
 		return err == nil
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	require.Eventually(t, func() bool {
 		for _, e := range drain(t, s) {
 			distinct[e.Identity()] = true
 		}
 		return len(distinct) == 20
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	for _, id := range identities(t, 0, 20) {
 		assert.Contains(t, distinct, id)
 	}
@@ -249,13 +250,13 @@ func TestFluentBitStartsWhileTheStreamIsAway(t *testing.T) {
 // A hot reload lets an output exit, and makes another in the same process.
 func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t)
-	s := openStream(t, server.url)
+	server := natsserver.Start(t)
+	s := openStream(t, server.URL())
 	h := startHost(t)
 	const rounds, chunk = 8, 400
 	for round := range rounds {
 		from := round * chunk
-		require.Equal(t, done, h.init(round, "address="+server.url))
+		require.Equal(t, done, h.init(round, "address="+server.URL()))
 		kept := false
 		for _, answer := range h.leave(round, records(t, from, from+chunk), 4) {
 			require.Contains(t, []int{done, again}, answer)
@@ -265,7 +266,7 @@ func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 		require.Equal(t, again, h.flush(round, records(t, from, from+1)), "what comes after the exit comes again")
 		if !kept {
 			next := rounds + round
-			require.Equal(t, done, h.init(next, "address="+server.url))
+			require.Equal(t, done, h.init(next, "address="+server.URL()))
 			require.Equal(t, done, h.flush(next, records(t, from, from+chunk)))
 			h.exit(next)
 		}
@@ -282,13 +283,13 @@ func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 
 func TestSeveralOutputsOfOneProcessAreApart(t *testing.T) {
 	t.Parallel()
-	one, two := startNATS(t), startNATS(t)
-	first, second := openStream(t, one.url), openStream(t, two.url)
+	one, two := natsserver.Start(t), natsserver.Start(t)
+	first, second := openStream(t, one.URL()), openStream(t, two.URL())
 	metrics, err := process.FreeAddress()
 	require.NoError(t, err)
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+one.url, "node=one", "metrics_address="+metrics))
-	require.Equal(t, done, h.init(1, "address="+two.url, "node=two"))
+	require.Equal(t, done, h.init(0, "address="+one.URL(), "node=one", "metrics_address="+metrics))
+	require.Equal(t, done, h.init(1, "address="+two.URL(), "node=two"))
 	require.Equal(t, done, h.flush(0, records(t, 0, 3)))
 	require.Equal(t, done, h.flush(1, records(t, 3, 5)))
 	assert.Equal(t, identities(t, 0, 3), identitiesOf(drain(t, first)))

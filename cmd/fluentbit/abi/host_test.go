@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/test/debian"
-	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 // What FLBPluginFlushCtx and the others answer.
@@ -223,37 +221,4 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buffer.String()
-}
-
-// natsServer is a real NATS server, which syncs every write.
-type natsServer struct {
-	*process.Process
-	url string
-}
-
-func startNATS(t testing.TB) *natsServer {
-	t.Helper()
-	binary := filepath.Join("..", "..", "..", "bin", "nats-server")
-	if _, err := os.Stat(binary); err != nil {
-		t.Fatalf("%s is missing: run `make tools`", binary)
-	}
-	address, err := process.FreeAddress()
-	require.NoError(t, err)
-	directory := t.TempDir()
-	configuration := filepath.Join(directory, "server.conf")
-	text := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", address, directory)
-	require.NoError(t, os.WriteFile(configuration, []byte(text), 0o600))
-	p, err := process.Start(t.Context(), process.Options{
-		Name: "nats-server", Path: binary, Arguments: []string{"-c", configuration}, LogFile: filepath.Join(directory, "log"),
-		Ready: func(ctx context.Context) error {
-			connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-			if err != nil {
-				return err
-			}
-			return connection.Close()
-		},
-	})
-	require.NoError(t, err)
-	t.Cleanup(p.Kill)
-	return &natsServer{p, "nats://" + address}
 }
