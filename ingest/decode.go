@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -208,16 +207,13 @@ func missingField(e *event.Event) string {
 		return "auditID"
 	case e.Stage == "":
 		return "stage"
-	case !plausible(e.RequestReceivedTimestamp):
+	case !event.Plausible(e.RequestReceivedTimestamp):
 		return "requestReceivedTimestamp"
-	case !plausible(e.StageTimestamp):
+	case !event.Plausible(e.StageTimestamp):
 		return "stageTimestamp"
 	}
 	return ""
 }
-
-// plausible reports whether t is a time that every store of events can hold.
-func plausible(t time.Time) bool { return t.UTC().Year() >= 1970 && t.UTC().Year() <= 9999 }
 
 // reduce drops what nothing needs, and bounds the rest. Annotations other than the authorizer's may hold patches of
 // objects, and the message of a refused write of a Secret may quote what is stored in it.
