@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -236,6 +237,32 @@ func TestAJobMintsIntoAFileOnceHoweverOftenItRuns(t *testing.T) {
 	_, code = pod.run(t, c.Command...)
 	require.Equal(t, 5, code)
 	require.NoFileExists(t, file)
+}
+
+func TestTheReplayRunsOnTheVolumeOfTheChartsPodAsItsUser(t *testing.T) {
+	text, err := os.ReadFile(example("operators", "replay.yaml"))
+	require.NoError(t, err)
+	var pod corev1.Pod
+	require.NoError(t, yaml.UnmarshalStrict(text, &pod))
+	var set appsv1.StatefulSet
+	rendered, err := cluster.RenderChart(t.Context(), "--values", filepath.Join(cluster.Root(), "deploy", "chart", "mintlog", "ci", "small-values.yaml"), "--show-only", "templates/all.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.UnmarshalStrict(rendered, &set))
+
+	its, theirs := pod.Spec.Containers[0], set.Spec.Template.Spec.Containers[0]
+	require.Equal(t, set.Spec.VolumeClaimTemplates[0].Name+"-"+set.Name+"-0", pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName)
+	require.Contains(t, theirs.VolumeMounts, corev1.VolumeMount{Name: set.Spec.VolumeClaimTemplates[0].Name, MountPath: its.VolumeMounts[0].MountPath})
+	require.Equal(t, theirs.Image, its.Image)
+	require.Equal(t, set.Spec.Template.Spec.SecurityContext.RunAsUser, pod.Spec.SecurityContext.RunAsUser)
+	for _, argument := range its.Args[1:] {
+		if value, ok := strings.CutPrefix(argument, "--since="); ok {
+			require.NotEmpty(t, value)
+			continue
+		}
+		require.Contains(t, theirs.Args, argument, "as the chart's pod has it")
+	}
+	out, err := tool(t, sandbox.ClusterAdmin, "mintlog", append(its.Args, "--help")...)
+	require.NoError(t, err, out)
 }
 
 // pipelines are the shell commands of each pipeline, and the variable of the command that stores a password.

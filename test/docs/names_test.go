@@ -49,7 +49,7 @@ var (
 		`namespace|filename|create-namespace|values|for|timeout|type|patch-file|raw|minify|flatten|output|subresource|as|as-group|list|selector|field-selector|all-namespaces|` + // kubectl's and helm's
 		`bound-object-(kind|name)|duration|set|from-file|` +
 		`config|retain|name|tag|` + // kind's and docker's
-		`data-urlencode|bump-revision|mark-compacted)$`)
+		`data-urlencode|bump-revision|mark-compacted|data-dir|initial-cluster|initial-advertise-peer-urls)$`)
 )
 
 // helps are what each command of ours says of itself, by its words.
