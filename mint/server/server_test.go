@@ -233,7 +233,7 @@ func raw(t *testing.T, config *rest.Config, text string) int {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	require.NoError(t, err)
 	tlsConfig.NextProtos = []string{"http/1.1"}
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: tlsConfig}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Minute}, Config: tlsConfig}
 	connection, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(config.Host, "https://"))
 	require.NoError(t, err)
 	defer connection.Close()
@@ -271,6 +271,7 @@ func TestWhatWouldEscapeTheLogIsRefusedBeforeTheStorageIsReached(t *testing.T) {
 	f(400, "", "X-Forwarded-For: "+strings.Repeat("192.0.2.1,", 200))
 	f(400, "", "Audit-ID: mine")
 	f(400, "", "Audit-ID: "+strings.Repeat("a", 200<<10))
+	f(400, "?DryRun=All")
 	f(414, "?pad="+strings.Repeat("a", 100<<10))
 	f(406, "", "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
 	f(406, "", "Accept: application/vnd.kubernetes.protobuf")
@@ -298,7 +299,6 @@ func TestAQueryThatKubeAPIServerCleansIsReadHereAsTheLogsReadersReadIt(t *testin
 	f("?x=%zz&dryRun=All")
 	f("?dryRun=All&x=%zz")
 	f("?%64ryRun=All")
-	f("?DryRun=All")
 	f("?pad=%zz" + strings.Repeat("a", 100<<10)) // cannot be refused: it is gone when it comes here
 }
 
@@ -354,7 +354,7 @@ func TestABodyThatDoesNotEndReachesNothing(t *testing.T) {
 	require.NoError(t, err)
 	reader, writer := io.Pipe()
 	defer writer.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, "POST", s.APIServerURL(0)+mintPath, reader)
 	require.NoError(t, err)
@@ -575,7 +575,7 @@ func TestARotatedFrontProxyAuthorityIsTakenOverLive(t *testing.T) {
 			change(published.Data)
 			_, err = configMaps.Update(t.Context(), published, metav1.UpdateOptions{})
 			require.NoError(c, err)
-		}, 10*time.Second, 50*time.Millisecond)
+		}, time.Minute, 50*time.Millisecond)
 	}
 	before, err := configMaps.Get(t.Context(), configMap, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -612,7 +612,7 @@ func TestARotatedFrontProxyAuthorityIsTakenOverLive(t *testing.T) {
 
 func eventually(t *testing.T, get func() int, want int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return get() == want }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return get() == want }, time.Minute, 50*time.Millisecond)
 }
 
 func TestRequestsInFlightAreAnsweredBeforeTheServerEnds(t *testing.T) {
@@ -637,7 +637,7 @@ func TestRequestsInFlightAreAnsweredBeforeTheServerEnds(t *testing.T) {
 	}()
 	<-entered
 	go func() { ended <- stop() }()
-	require.Eventually(t, func() bool { _, err := tryGet(s.direct(address), "/livez"); return err != nil }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := tryGet(s.direct(address), "/livez"); return err != nil }, time.Minute, 20*time.Millisecond)
 	select {
 	case <-ended:
 		t.Fatal("the server ended with a mint in flight")
@@ -687,9 +687,9 @@ func TestAChangedServingCertificateIsTakenOverLive(t *testing.T) {
 		defer connection.Close()
 		return connection.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName
 	}
-	require.Eventually(t, func() bool { return shown() == "first" }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return shown() == "first" }, time.Minute, 20*time.Millisecond)
 	write("second")
-	require.Eventually(t, func() bool { return shown() == "second" }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return shown() == "second" }, time.Minute, 50*time.Millisecond)
 }
 
 func TestNoPasswordStandsInALogAtTheHighestVerbosity(t *testing.T) {

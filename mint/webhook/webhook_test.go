@@ -79,7 +79,7 @@ func (h *hook) open() (ever, now int) {
 }
 
 func (h *hook) config() webhook.Config {
-	return webhook.Config{URL: h.URL + "/ask", CABundle: pemOf(h.Certificate().Raw), Timeout: 5 * time.Second}
+	return webhook.Config{URL: h.URL + "/ask", CABundle: pemOf(h.Certificate().Raw), Timeout: time.Minute}
 }
 
 func pemOf(der []byte) string {
@@ -334,7 +334,7 @@ func TestOnlyTheGivenAuthoritiesAndTheRightNameAreBelieved(t *testing.T) {
 		if own {
 			bundle = pemOf(chain.Certificate[0])
 		}
-		_, err := format(c, webhook.Config{URL: "https://hashes.platform.svc:443/", CABundle: bundle, Timeout: 5 * time.Second})
+		_, err := format(c, webhook.Config{URL: "https://hashes.platform.svc:443/", CABundle: bundle, Timeout: time.Minute})
 		if want == "" {
 			require.NoError(t, err)
 			return
@@ -357,7 +357,7 @@ func TestWhatIsNoHTTPSServerIsNotTalkedTo(t *testing.T) {
 	require.NoError(t, listener.Close())
 	f := func(url, want string) {
 		t.Helper()
-		_, err := format(webhook.New(webhook.Options{}), webhook.Config{URL: url, Timeout: 5 * time.Second})
+		_, err := format(webhook.New(webhook.Options{}), webhook.Config{URL: url, Timeout: time.Minute})
 		require.EqualError(t, err, "the webhook "+want)
 	}
 	f(strings.Replace(plain.URL, "http:", "https:", 1), "broke off, or does not speak HTTPS")
@@ -373,7 +373,7 @@ func TestNoProxyOfTheEnvironmentSeesAPassword(t *testing.T) {
 		dialed = address
 		return nil, io.ErrUnexpectedEOF
 	}})
-	_, err := format(c, webhook.Config{URL: "https://hashes.example", Timeout: 5 * time.Second})
+	_, err := format(c, webhook.Config{URL: "https://hashes.example", Timeout: time.Minute})
 	require.Error(t, err)
 	assert.Equal(t, "hashes.example:443", dialed)
 }
@@ -395,7 +395,7 @@ func TestConnectionsAreKeptUntilTheDefinitionChanges(t *testing.T) {
 	assert.Equal(t, ever, again, "another kind's definition has nothing to do with it")
 
 	c.Forget("Wiki")
-	require.Eventually(t, func() bool { _, now := h.open(); return now == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, now := h.open(); return now == 0 }, time.Minute, 10*time.Millisecond)
 	_, err = format(c, h.config())
 	require.NoError(t, err)
 }
@@ -446,7 +446,7 @@ func TestWhatComesAfterAnAnswerIsNotLogged(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, network, listener.Addr().String())
 	}})
 	for range 3 {
-		_, err = format(c, webhook.Config{URL: "https://hashes.platform.svc", CABundle: pemOf(chain.Certificate[0]), Timeout: 5 * time.Second})
+		_, err = format(c, webhook.Config{URL: "https://hashes.platform.svc", CABundle: pemOf(chain.Certificate[0]), Timeout: time.Minute})
 		require.NoError(t, err)
 	}
 	time.Sleep(300 * time.Millisecond)
@@ -511,7 +511,7 @@ func FuzzAnAnswerIsTakenOrRefusedWithoutBeingQuoted(f *testing.F) {
 	}))
 	f.Cleanup(server.Close)
 	c := webhook.New(webhook.Options{})
-	to := webhook.Config{URL: server.URL, CABundle: pemOf(server.Certificate().Raw), Timeout: 5 * time.Second}
+	to := webhook.Config{URL: server.URL, CABundle: pemOf(server.Certificate().Raw), Timeout: time.Minute}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		body.Store(string(b))
 		stored, err := format(c, to)
