@@ -7,13 +7,16 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mintlog/mintlog/cmd/printable"
@@ -87,7 +90,7 @@ stream is not embedded: then it can tell which part an event got stuck behind.`,
 			results := d.Run(ctx, func(r doctor.Result, finished, of int) {
 				fmt.Fprintf(c.ErrOrStderr(), "[%d/%d] %s: %s after %.1fs\n", finished, of, r.Check, r.Verdict, r.Seconds)
 			})
-			err = errors.Join(printResults(c.OutOrStdout(), f.output, results), closeAll(), c.Context().Err())
+			err = errors.Join(printResults(c.OutOrStdout(), f.output, columns(c.OutOrStdout()), results), closeAll(), c.Context().Err())
 			for _, r := range results {
 				if r.Verdict == doctor.Fail {
 					return errors.Join(err, errSick)
@@ -160,7 +163,20 @@ func (f *doctorFlags) validate() error {
 	return f.stream.validate()
 }
 
-func printResults(out io.Writer, as string, results []doctor.Result) error {
+// columns are how many a terminal has; 0: out is none, and lines may be as long as they are.
+func columns(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+func printResults(out io.Writer, as string, width int, results []doctor.Result) error {
 	if as == "json" {
 		text, err := printable.Indented(map[string]any{"verdict": worst(results), "checks": results})
 		if err != nil {
@@ -169,19 +185,52 @@ func printResults(out io.Writer, as string, results []doctor.Result) error {
 		_, err = out.Write(text)
 		return err
 	}
+	room := width
+	if width > 0 {
+		longest := 0
+		for _, r := range results {
+			longest = max(longest, len(r.Check))
+		}
+		room = max(width-longest-len("  VERDICT  "), 20)
+	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "CHECK\tVERDICT\tSEEN")
 	for _, r := range results {
 		name := r.Check
 		for _, f := range r.Findings {
-			fmt.Fprintf(table, "%s\t%s\t%s\n", name, f.Verdict, printable.Escape(f.Seen))
+			lines := folded(printable.Escape(f.Seen), "", room)
 			if f.Mend != "" && f.Verdict != doctor.OK {
-				fmt.Fprintf(table, "\t\t  mend: %s\n", printable.Escape(f.Mend))
+				lines = append(lines, folded("mend: "+printable.Escape(f.Mend), "  ", room)...)
 			}
-			name = ""
+			verdict := string(f.Verdict)
+			for _, line := range lines {
+				fmt.Fprintf(table, "%s\t%s\t%s\n", name, verdict, line)
+				name, verdict = "", ""
+			}
 		}
 	}
 	return table.Flush()
+}
+
+// folded breaks a text between its words into indented lines of at most so many characters, unless a word is longer; 0:
+// it is one line.
+func folded(text, indent string, width int) []string {
+	if width == 0 {
+		return []string{indent + text}
+	}
+	lines := []string{indent}
+	for _, word := range strings.Fields(text) {
+		last := &lines[len(lines)-1]
+		switch {
+		case strings.TrimSpace(*last) == "":
+			*last += word
+		case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) <= width:
+			*last += " " + word
+		default:
+			lines = append(lines, indent+word)
+		}
+	}
+	return lines
 }
 
 // worst is the verdict on all checks.

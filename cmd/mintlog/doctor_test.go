@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -55,7 +56,7 @@ func TestADoctorWithoutAClusterEndsWithEveryCheckAndAnError(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(out.Bytes(), &printed))
 	assert.Equal(t, doctor.Fail, printed.Verdict)
-	require.Len(t, printed.Checks, 12)
+	require.Len(t, printed.Checks, 13)
 	for _, check := range printed.Checks {
 		assert.NotEqual(t, doctor.OK, check.Verdict, check.Check)
 		assert.NotEmpty(t, check.Findings, check.Check)
@@ -72,7 +73,7 @@ func TestResultsArePrintedWithWhatToMend(t *testing.T) {
 		{Check: "grants", Verdict: doctor.Fail, Findings: []doctor.Finding{{Verdict: doctor.Fail, Seen: "none for \x1b[2J", Mend: "see the log"}, {Verdict: doctor.OK, Seen: "others"}}},
 	}
 	var out bytes.Buffer
-	require.NoError(t, printResults(&out, "table", results))
+	require.NoError(t, printResults(&out, "table", 0, results))
 	assert.Equal(t, `CHECK   VERDICT  SEEN
 api     OK       it answers
 grants  FAIL     none for \x1b[2J
@@ -80,7 +81,24 @@ grants  FAIL     none for \x1b[2J
         OK       others
 `, out.String())
 	out.Reset()
-	require.NoError(t, printResults(&out, "json", results))
+	require.NoError(t, printResults(&out, "json", 0, results))
 	assert.Contains(t, out.String(), `"verdict": "FAIL"`)
 	assert.Equal(t, doctor.OK, worst(results[:1]))
+}
+
+func TestOnATerminalResultsAreFoldedToItsWidth(t *testing.T) {
+	long := strings.Repeat("seven letters ", 20)
+	var out bytes.Buffer
+	require.NoError(t, printResults(&out, "table", 80, []doctor.Result{
+		{Check: "serving-certificate", Verdict: doctor.Fail, Findings: []doctor.Finding{{Verdict: doctor.Fail, Seen: long, Mend: long}, {Verdict: doctor.OK, Seen: strings.Repeat("x", 100)}}},
+	}))
+	for line := range strings.Lines(out.String()) {
+		if !strings.Contains(line, "xxx") {
+			assert.LessOrEqual(t, len(line), 81, line)
+		}
+	}
+	assert.Equal(t, 40, strings.Count(out.String(), "seven"))
+	assert.Contains(t, out.String(), "\nserving-certificate  FAIL     seven letters seven")
+	assert.Contains(t, out.String(), "\n                                mend: seven")
+	assert.Contains(t, out.String(), "OK       "+strings.Repeat("x", 100)+"\n", "a word is whole")
 }

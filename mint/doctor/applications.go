@@ -20,6 +20,7 @@ import (
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/mint/enrolment"
+	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 )
 
@@ -183,7 +184,8 @@ type secretFacts struct {
 	labelled        bool
 	created         time.Time
 	leaving         bool
-	entries         []ledger.Entry // newest first
+	entries         []ledger.Entry  // newest first
+	named           map[string]bool // ids of the entries whose authors the history names
 }
 
 func (d *Doctor) readSecrets(ctx context.Context) ([]secretFacts, error) {
@@ -199,6 +201,12 @@ func (d *Doctor) readSecrets(ctx context.Context) ([]secretFacts, error) {
 		}
 		if book, err := ledger.Parse(m.Annotations[ledger.Annotation]); err == nil {
 			f.entries = book.Entries
+		}
+		if written, err := history.Parse(m.Annotations[history.Annotation]); err == nil {
+			f.named = map[string]bool{}
+			for _, e := range written.Entries {
+				f.named[e.ID] = e.By != ""
+			}
 		}
 		all = append(all, f)
 	})

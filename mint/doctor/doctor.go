@@ -139,6 +139,7 @@ func (d *Doctor) checks() []check {
 		{name: "events", look: d.lookAtEvents, timeout: d.Wait + d.CheckTimeout},
 		{name: "stream", look: d.lookAtStream},
 		{name: "archive", look: d.lookAtArchive},
+		{name: "histories", look: d.lookAtHistories},
 		{name: "clocks", look: d.lookAtClocks},
 	}
 	if len(d.Metrics) > 0 {

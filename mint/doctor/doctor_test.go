@@ -402,6 +402,34 @@ func TestTheNewestOperationShouldHaveItsEventInTheArchive(t *testing.T) {
 	expect(t, []Finding{judgeNewest(nil, 0, now)}, OK)
 }
 
+func TestANewestOperationWithoutANameTellsOfAProjectorThatStandsStill(t *testing.T) {
+	entry := ledger.Entry{ID: "x", Operation: ledger.Mint, AuditID: "a", At: now.Add(-time.Hour)}
+	account := func(name string, change func(*secretFacts)) secretFacts {
+		s := secret("acme", "postgres-a", name)
+		s.entries = []ledger.Entry{entry, {ID: "older", Operation: ledger.Mint, AuditID: "b", At: now.Add(-2 * time.Hour)}}
+		s.named = map[string]bool{"x": true}
+		change(&s)
+		return s
+	}
+	with := func(s *secretFacts) {}
+	without := func(s *secretFacts) { s.named = map[string]bool{"older": true, "x": false} }
+	newest := func(found bool) *operationFacts {
+		return &operationFacts{namespace: "acme", credential: "postgres-a.one", entry: entry, found: found}
+	}
+	f := func(verdict Verdict, o *operationFacts, words []string, secrets ...secretFacts) {
+		t.Helper()
+		expect(t, judgeHistories(secrets, o, now), verdict, words...)
+	}
+	f(OK, nil, []string{"each of 0 accounts"})
+	f(OK, newest(true), []string{"each of 1 accounts"}, account("one", with))
+	f(Fail, newest(true), []string{"acme/postgres-a.one, bears no name", "see that the projector runs"}, account("one", without))
+	f(Warn, newest(false), []string{"1 accounts whose newest operation bears no name: acme/postgres-a.one"}, account("one", without))
+	f(Warn, nil, []string{"acme/postgres-a.one"}, account("one", without))
+	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.entries[0].At = now.Add(-time.Minute) }))
+	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.entries[0].Operation = ledger.Create }))
+	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.labelled = false }))
+}
+
 func TestClocksAreComparedWithinWhatWholeSecondsTell(t *testing.T) {
 	at := func(ahead time.Duration) reading {
 		return reading{clock: now.Add(ahead).Truncate(time.Second), asked: now, answered: now.Add(100 * time.Millisecond)}
