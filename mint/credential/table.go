@@ -2,6 +2,7 @@ package credential
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,10 +80,20 @@ func by(c *v1alpha1.Credential) string {
 	case o.By == "":
 		return "<" + strings.ToLower(o.Attribution) + ">"
 	case o.ImpersonatedBy != "":
-		return o.By + " (through " + o.ImpersonatedBy + ")"
+		return named(o.By) + through + named(o.ImpersonatedBy) + ")"
 	default:
-		return o.By
+		return named(o.By)
 	}
+}
+
+const through = " (through "
+
+// named is a user's name, in quotes where it looks like words of the table's own: nobody is called <platform>.
+func named(user string) string {
+	if strings.HasPrefix(user, "<") || strings.HasPrefix(user, `"`) || strings.Contains(user, through) {
+		return strconv.Quote(user)
+	}
+	return user
 }
 
 // findingTypes lists each type once, in the order of the findings.

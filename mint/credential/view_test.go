@@ -246,3 +246,17 @@ func TestTheTableSaysWhoOrWhyNobody(t *testing.T) {
 		{Type: history.FindingMismatch, Revision: 1}, {Type: history.FindingMismatch, Revision: 2}, {Type: history.FindingUncommitted},
 	}}), time.Hour, "jane", "Mismatch,Uncommitted")
 }
+
+func TestNoUserLooksLikeTheTablesOwnWords(t *testing.T) {
+	f := func(user, impersonator, want string) {
+		t.Helper()
+		o := v1alpha1.Operation{By: user, ImpersonatedBy: impersonator, Attribution: "AuditLog"}
+		assert.Equal(t, want, by(&v1alpha1.Credential{Status: v1alpha1.CredentialStatus{History: []v1alpha1.Operation{o}}}))
+	}
+	f("jane", "", "jane")
+	f("oidc:jane <jane@example.com>", "", "oidc:jane <jane@example.com>")
+	f("<platform>", "", `"<platform>"`)
+	f(`"<platform>"`, "", `"\"<platform>\""`)
+	f("jane (through root)", "", `"jane (through root)"`)
+	f("jane", "<pending>", `jane (through "<pending>")`)
+}
