@@ -98,6 +98,6 @@ func (f *accountsFlags) parts(p runtime, house houseFlags, kubeconfig string) ([
 	if err != nil {
 		return nil, err
 	}
-	keep, err := house.guard(p, "accounts", restConfig, leader.lead(role.Run), admission.AccountSecrets, admission.Grants)
+	keep, err := house.guard(p, "accounts", restConfig, leader.lead(role.Run), admission.All()...)
 	return []part{caches.Run, keep}, err
 }

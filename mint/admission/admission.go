@@ -4,6 +4,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,33 +22,44 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// The policies that can be tried, by the names of their objects.
+// The policies, by the names of their objects.
 const (
-	AccountSecrets = "mintlog-account-secrets" // by the mint server, the accounts role and the projector
-	Grants         = "mintlog-grants"          // by the accounts role
+	AccountSecrets = "mintlog-account-secrets" // tried by the mint server, the accounts role and the projector
+	Grants         = "mintlog-grants"          // by the accounts role, as those that follow
+	Records        = "mintlog-records"
+	Applications   = "mintlog-applications"
 )
 
-// probe names the Secret and the Role that nobody of mintlog may change.
-const probe = "mintlog-policy-probe"
+// All are the policies. The accounts role can try each of them.
+func All() []string { return []string{AccountSecrets, Grants, Records, Applications} }
+
+// What nobody of mintlog may change: a Secret, a Role and a ConfigMap of the one name, and another ConfigMap. The accounts
+// role may neither create a HelmRelease nor is there one that it could be tried with, so the policy about HelmReleases
+// is about that ConfigMap too.
+const (
+	probe             = "mintlog-policy-probe"
+	applicationsProbe = "mintlog-policy-probe-applications"
+)
 
 const (
-	// patience is how long a policy is given to come into force: kube-apiserver takes a second for a new one.
-	patience    = 5 * time.Second
-	pause       = 500 * time.Millisecond
-	interval    = 5 * time.Minute
-	callTimeout = 10 * time.Second
+	// defaultPatience: kube-apiserver takes a second for a new policy.
+	defaultPatience = 5 * time.Second
+	pause           = 500 * time.Millisecond
+	interval        = 5 * time.Minute
+	callTimeout     = 10 * time.Second
 )
 
 // Options say what is tried, and as whom.
 type Options struct {
-	// Client is of the part's own identity, which may patch the Secret mintlog-policy-probe of Namespace, and for Grants the
-	// Role of that name.
+	// Client is of the part's own identity, which may patch the Secret mintlog-policy-probe of Namespace, and for the
+	// other policies the Role and the ConfigMaps that they are tried with.
 	Client    kubernetes.Interface
 	Namespace string // mintlog's own
 	Part      string // for log and metric
 	Policies  []string
 	// WarnOnly has Await return though a policy is not in force.
 	WarnOnly bool
+	Patience time.Duration // how long Await gives a policy to come into force; default 5 s
 	Log      *slog.Logger
 
 	Registerer prometheus.Registerer
@@ -62,6 +74,7 @@ type Check struct {
 
 // New prepares a check.
 func New(o Options) (*Check, error) {
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	c := &Check{Options: o, open: map[string]bool{}, inForce: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name:        "mintlog_admission_policy_in_force",
 		Help:        "Whether the last try of what an admission policy must deny to a part was denied: 1, or 0.",
@@ -76,7 +89,7 @@ func New(o Options) (*Check, error) {
 // ErrOpen is part of the error where a policy is not in force.
 var ErrOpen = errors.New("an admission policy is not in force")
 
-// Await returns when every policy has denied what it must, or with ErrOpen when one has not for 5 s. As long as
+// Await returns when every policy has denied what it must, or with ErrOpen when one has not for its patience. As long as
 // kube-apiserver cannot be asked it waits, until ctx is done.
 func (c *Check) Await(ctx context.Context) error {
 	for _, policy := range c.Policies {
@@ -111,7 +124,7 @@ func (c *Check) await(ctx context.Context, policy string) error {
 			}
 		case openSince.IsZero():
 			openSince = time.Now()
-		case time.Since(openSince) >= patience:
+		case time.Since(openSince) >= c.Patience:
 			c.found(policy, false)
 			return err
 		}
@@ -175,8 +188,8 @@ func (c *Check) Try(ctx context.Context, policy string) error {
 	case errors.As(err, &status) && strings.Contains(status.Status().Message, "ValidatingAdmissionPolicy '"+policy+"'"):
 		return nil
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w, as far as can be seen: there is no %s in the namespace %s to try %s with; install it with the policies",
-			ErrOpen, probe, c.Namespace, policy)
+		return fmt.Errorf("%w, as far as can be seen: what %s is tried with is not in the namespace %s; install %s with the policies",
+			ErrOpen, policy, c.Namespace, probe)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w, as far as can be seen: %s has no right to try %s; install the Role %s with the policies, for this identity",
 			ErrOpen, c.Part, policy, probe)
@@ -189,18 +202,25 @@ func (c *Check) Try(ctx context.Context, policy string) error {
 
 // change is a dry run of a change that the policy must deny.
 func (c *Check) change(ctx context.Context, policy string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"annotations": map[string]string{"credentials.cozystack.io/probe": strconv.FormatInt(time.Now().UnixNano(), 10)},
-	}})
+	other := strconv.FormatInt(time.Now().UnixNano(), 10) // than it is: what changes nothing is denied to nobody
+	note, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"credentials.cozystack.io/probe": other}}})
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(map[string]any{"data": map[string]string{"probe": other}})
 	if err != nil {
 		return err
 	}
 	dryRun := metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}
 	switch policy {
 	case AccountSecrets:
-		_, err = c.Client.CoreV1().Secrets(c.Namespace).Patch(ctx, probe, types.MergePatchType, patch, dryRun)
+		_, err = c.Client.CoreV1().Secrets(c.Namespace).Patch(ctx, probe, types.MergePatchType, note, dryRun)
 	case Grants:
-		_, err = c.Client.RbacV1().Roles(c.Namespace).Patch(ctx, probe, types.MergePatchType, patch, dryRun)
+		_, err = c.Client.RbacV1().Roles(c.Namespace).Patch(ctx, probe, types.MergePatchType, note, dryRun)
+	case Records:
+		_, err = c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, probe, types.MergePatchType, data, dryRun)
+	case Applications:
+		_, err = c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, applicationsProbe, types.MergePatchType, data, dryRun)
 	default:
 		err = fmt.Errorf("there is no way to try %q", policy)
 	}

@@ -67,20 +67,10 @@ func newCheck(t *testing.T, account string, policies []string) (*admission.Check
 	registry := prometheus.NewRegistry()
 	check, err := admission.New(admission.Options{
 		Client: kubernetes.NewForConfigOrDie(c), Namespace: sandbox.Namespace, Part: account, Policies: policies,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: registry,
+		Patience: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: registry,
 	})
 	require.NoError(t, err)
 	return check, registry
-}
-
-// gauge is the one metric of a registry.
-func gauge(t *testing.T, registry *prometheus.Registry) float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	require.Len(t, families, 1)
-	require.Len(t, families[0].Metric, 1)
-	return families[0].Metric[0].GetGauge().GetValue()
 }
 
 // dereferenced is the chart's folder with its links followed, as in a package of it.

@@ -2,10 +2,11 @@ package chart
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -364,41 +365,57 @@ func attempts() map[string][]attempt {
 var prepare = sync.OnceValue(func() error {
 	ctx, release := contextOf()
 	defer release()
-	if err := cluster.AddNamespace(ctx, forge); err != nil {
-		return err
-	}
-	for _, namespace := range []string{forge, sandbox.Namespace} {
-		_, err := cluster.Apply(ctx, namespace, map[string]any{
-			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "everything"},
-			"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-			"subjects": []any{
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": eve},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": mint},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": accounts},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": projector},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": collector},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": cleaner},
-				map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-controller-manager"},
-			},
-		})
-		if err != nil {
+	for _, o := range []string{
+		`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "` + forge + `"}}`, everything,
+	} {
+		if err := apply(ctx, forge, o); err != nil {
 			return err
 		}
 	}
-	owner, err := cluster.InstallRelease(ctx, forge, "Postgres", "x", map[string]any{})
+	if err := apply(ctx, sandbox.Namespace, everything); err != nil {
+		return err
+	}
+	return errors.Join(furnish(ctx, forge), apply(ctx, sandbox.Namespace, kindsRecord)) // another test may have left it
+})
+
+// everything lets everybody whom the attempts name do all in a namespace.
+var everything = func() string {
+	var subjects []string
+	for _, user := range []string{eve, mint, accounts, projector, collector, cleaner, "system:kube-controller-manager"} {
+		subjects = append(subjects, fmt.Sprintf(`{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": %q}`, user))
+	}
+	return `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "everything"},
+		"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}, "subjects": [` + strings.Join(subjects, ", ") + `]}`
+}()
+
+const kindsRecord = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mintlog-kinds"}, "data": {"Postgres": "2026-01-01T00:00:00Z"}}`
+
+// apply lays an object as the cluster's admin, to whom no policy applies.
+func apply(ctx context.Context, namespace, object string) error {
+	var content map[string]any
+	if err := json.Unmarshal([]byte(object), &content); err != nil {
+		return err
+	}
+	_, err := cluster.Apply(ctx, namespace, content)
+	return err
+}
+
+// furnish lays what the attempts are about in a namespace.
+func furnish(ctx context.Context, namespace string) error {
+	owner, err := cluster.InstallRelease(ctx, namespace, "Postgres", "x", map[string]any{})
 	if err != nil {
 		return err
 	}
-	const releases = "/apis/helm.toolkit.fluxcd.io/v2/namespaces/" + forge + "/helmreleases"
 	owners := fmt.Sprintf(`"ownerReferences": [{"apiVersion": "helm.toolkit.fluxcd.io/v2", "kind": "HelmRelease", "name": "postgres-x", "uid": %q}]`, owner.GetUID())
 	granted := `{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["postgres-x.app.account"], "verbs": ["get", "patch"]}`
+	rbac, secrets := strings.ReplaceAll(rbac, forge, namespace), "/api/v1/namespaces/"+namespace+"/secrets"
 	for _, o := range []struct{ path, body string }{
-		{"/api/v1/namespaces/" + forge + "/secrets", `{"metadata": {"name": "postgres-x.app.account", ` + owners + `, "labels": {` + ownLabels + `},
+		{secrets, `{"metadata": {"name": "postgres-x.app.account", ` + owners + `, "labels": {` + ownLabels + `},
 			"annotations": {"credentials.cozystack.io/ledger": "old", "credentials.cozystack.io/origin": "Minted", "credentials.cozystack.io/history": "old",
 				"credentials.cozystack.io/kept": "old", "foreign/kept": "old"}},
 			"type": "kubernetes.io/basic-auth", "data": {"username": "YXBw", "password": "b2xk"}}`},
-		{"/api/v1/namespaces/" + forge + "/secrets", `{"metadata": {"name": "foreign.app.account"}, "type": "Opaque"}`},
-		{"/api/v1/namespaces/" + forge + "/secrets", `{"metadata": {"name": "ordinary"}, "data": {"password": "b2xk"}}`},
+		{secrets, `{"metadata": {"name": "foreign.app.account"}, "type": "Opaque"}`},
+		{secrets, `{"metadata": {"name": "ordinary"}, "data": {"password": "b2xk"}}`},
 		{rbac + "roles", role("ordinary", granted)},
 		{rbac + "rolebindings", binding("ordinary", "Role", "ordinary", "")},
 		{rbac + "roles", `{"metadata": {"name": "credentials-postgres-x", "annotations": {"credentials.cozystack.io/found": "[\"app\"]",
@@ -409,45 +426,45 @@ var prepare = sync.OnceValue(func() error {
 			return fmt.Errorf("laying %s: %s: %w", o.path, a, err)
 		}
 	}
-	if _, err := cluster.Apply(ctx, sandbox.Namespace, map[string]any{ // another test may have left it
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "mintlog-kinds"}, "data": map[string]any{"Postgres": "2026-01-01T00:00:00Z"},
-	}); err != nil {
-		return err
-	}
-	a, err := send(ctx, admin, "merge", releases+"/postgres-x", note("kept", "old"))
+	a, err := send(ctx, admin, "merge", "/apis/helm.toolkit.fluxcd.io/v2/namespaces/"+namespace+"/helmreleases/postgres-x", note("kept", "old"))
 	if err == nil && a.code != 200 {
 		err = fmt.Errorf("noting on the HelmRelease: %s", a)
 	}
 	return err
-})
+}
 
-// try makes an attempt as a dry run, and returns nil if its end is as wanted.
-func (a attempt) try(t *testing.T) error {
-	path := a.path
-	if !strings.HasPrefix(path, "/") {
-		path = "/api/v1/namespaces/" + forge + "/" + path
+// in is the same attempt in a namespace that is furnished like the one that it names.
+func (a attempt) in(namespace string) attempt {
+	if !strings.HasPrefix(a.path, "/") {
+		a.path = "/api/v1/namespaces/" + forge + "/" + a.path
+	}
+	a.path = strings.NewReplacer(forge, namespace, "/namespaces/"+sandbox.Namespace+"/", "/namespaces/"+namespace+"/").Replace(a.path)
+	return a
+}
+
+// make makes an attempt as a dry run.
+func (a attempt) make(t *testing.T) answer {
+	t.Helper()
+	if !strings.HasPrefix(a.path, "/") {
+		a.path = "/api/v1/namespaces/" + forge + "/" + a.path
 	}
 	body := a.body
 	if a.how == "put" {
-		is := must(t, admin, "get", path, "")
+		is := must(t, admin, "get", a.path, "")
 		body = merged(t, string(is.body), a.body)
 	}
 	dry := "?dryRun=All"
-	if strings.Contains(path, "?") {
+	if strings.Contains(a.path, "?") {
 		dry = "&dryRun=All"
 	}
-	got, err := send(t.Context(), a.user, a.how, path+dry, body)
-	if err != nil {
-		return err
-	}
-	denied := got.code == 403 && strings.Contains(got.String(), "ValidatingAdmissionPolicy 'mintlog-")
-	switch {
-	case a.allowed && got.code >= 300:
-		return fmt.Errorf("%s must be allowed: %s", a, got)
-	case !a.allowed && !denied:
-		return fmt.Errorf("%s must be denied by a policy: %s", a, got)
-	}
-	return nil
+	got, err := send(t.Context(), a.user, a.how, a.path+dry, body)
+	require.NoError(t, err)
+	return got
+}
+
+// deniedBy is whether an answer says that the policy of that name, or one whose name begins so, has denied.
+func (a answer) deniedBy(policy string) bool {
+	return a.code == 403 && strings.Contains(a.String(), "ValidatingAdmissionPolicy '"+policy)
 }
 
 // merged is one JSON object with another laid over it.
@@ -478,8 +495,30 @@ func TestEachPartWritesWhatIsItsOwnAndNobodyElseDoes(t *testing.T) {
 	require.NoError(t, prepare())
 	for policy, attempts := range attempts() {
 		for _, a := range attempts {
-			assert.NoError(t, a.try(t), policy)
+			got := a.make(t)
+			if a.allowed {
+				assert.Less(t, got.code, 300, "%s must be allowed: %s", a, got)
+			} else {
+				assert.True(t, got.deniedBy(policy), "%s must be denied by %s: %s", a, policy, got)
+			}
 		}
+	}
+}
+
+func TestEachPolicyCompilesForEverythingThatItIsAbout(t *testing.T) {
+	client := cluster.Kubernetes(admin, 0).AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	for _, name := range admission.All() {
+		within(t, 2*time.Minute, func() error {
+			p, err := client.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if p.Status.TypeChecking == nil || p.Status.ObservedGeneration != p.Generation {
+				return fmt.Errorf("nobody has looked at %s yet", name)
+			}
+			require.Empty(t, p.Status.TypeChecking.ExpressionWarnings, name)
+			return nil
+		})
 	}
 }
 
@@ -501,75 +540,143 @@ func policies(t *testing.T) map[string]*admissionregistrationv1.ValidatingAdmiss
 	return all
 }
 
-// A mutant is a policy with a hole.
+// A mutant is a policy with a hole, under a name of its own and in force in a namespace of its own, where the one that it
+// was made of is not.
 type mutant struct {
-	name   string
-	policy *admissionregistrationv1.ValidatingAdmissionPolicy
+	hole      string
+	policy    *admissionregistrationv1.ValidatingAdmissionPolicy
+	namespace string
 }
+
+// mutantsOf labels the namespaces of a policy's mutants.
+const mutantsOf = "mutants-of"
+
+// canary is what every mutant denies to be named: by it we see that the mutant is in force.
+const canary = "canary"
 
 // mutants are the policy with each validation left out, and with each comparison of old and new taken for the same.
 func mutants(p *admissionregistrationv1.ValidatingAdmissionPolicy) []mutant {
 	var all []mutant
-	for i, v := range p.Spec.Validations {
-		m := p.DeepCopy()
-		m.Spec.Validations = slices.Delete(m.Spec.Validations, i, i+1)
-		if len(m.Spec.Validations) == 0 {
-			m.Spec.Validations = []admissionregistrationv1.Validation{{Expression: "true"}}
+	forbidden := metav1.StatusReasonForbidden
+	add := func(hole string, change func(spec *admissionregistrationv1.ValidatingAdmissionPolicySpec)) {
+		m := mutant{hole: hole, policy: p.DeepCopy()}
+		m.policy.Name = fmt.Sprintf("%s-%d", p.Name, len(all))
+		m.namespace = "forge-" + m.policy.Name
+		change(&m.policy.Spec)
+		const isCanary = `object != null && object.metadata.name == "` + canary + `"`
+		m.policy.Spec.Validations = append(m.policy.Spec.Validations, admissionregistrationv1.Validation{Expression: "!(" + isCanary + ")", Reason: &forbidden})
+		for i, c := range m.policy.Spec.MatchConditions {
+			m.policy.Spec.MatchConditions[i].Expression = isCanary + " || " + c.Expression
 		}
-		all = append(all, mutant{"without: " + v.Message, m})
+		m.policy.Spec.MatchConstraints.NamespaceSelector = nil // it is the binding's
+		all = append(all, m)
+	}
+	for i, v := range p.Spec.Validations {
+		add("without: "+v.Message, func(spec *admissionregistrationv1.ValidatingAdmissionPolicySpec) {
+			spec.Validations = slices.Delete(spec.Validations, i, i+1)
+		})
 	}
 	for i, v := range p.Spec.Variables {
 		if strings.HasSuffix(strings.ToLower(v.Name), "same") {
-			m := p.DeepCopy()
-			m.Spec.Variables[i].Expression = "true"
-			all = append(all, mutant{v.Name + " is true", m})
+			add(v.Name+" is true", func(spec *admissionregistrationv1.ValidatingAdmissionPolicySpec) {
+				spec.Variables[i].Expression = "true"
+			})
 		}
 	}
 	return all
 }
 
-func TestAHoleInAPolicyIsFound(t *testing.T) {
-	require.NoError(t, prepare())
-	all := policies(t)
-	require.Len(t, all, 4)
-	defer func() {
-		for _, p := range all {
-			replace(t, p)
+// bindingOf binds a policy in the namespaces of a selector, JSON.
+func bindingOf(policy, selector string) string {
+	return fmt.Sprintf(`{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": %q},
+		"spec": {"policyName": %[1]q, "validationActions": ["Deny", "Audit"], "matchResources": {"namespaceSelector": %s}}}`, policy, selector)
+}
+
+// release puts a mutant in force in its namespace.
+func (m mutant) release(t *testing.T, of string) {
+	t.Helper()
+	m.policy.TypeMeta = metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingAdmissionPolicy"}
+	policy, err := json.Marshal(m.policy)
+	require.NoError(t, err)
+	for _, o := range []string{
+		fmt.Sprintf(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": %q, "labels": {%q: %q}}}`, m.namespace, mutantsOf, of), everything,
+		string(policy), bindingOf(m.policy.Name, fmt.Sprintf(`{"matchLabels": {"kubernetes.io/metadata.name": %q}}`, m.namespace)),
+	} {
+		require.NoError(t, apply(t.Context(), m.namespace, o))
+	}
+	require.NoError(t, furnish(t.Context(), m.namespace))
+	require.NoError(t, apply(t.Context(), m.namespace, kindsRecord))
+}
+
+// awaitInForce waits until a mutant denies the canary.
+func (m mutant) awaitInForce(t *testing.T) {
+	t.Helper()
+	kind := map[string]string{
+		"secrets": `"apiVersion": "v1", "kind": "Secret", `, "configmaps": `"apiVersion": "v1", "kind": "ConfigMap", `, "roles": "",
+		"helmreleases": `"apiVersion": "helm.toolkit.fluxcd.io/v2", "kind": "HelmRelease", "spec": {}, `,
+	}
+	resource := m.policy.Spec.MatchConstraints.ResourceRules[0].Resources[0]
+	path := map[string]string{"roles": strings.ReplaceAll(rbac, forge, m.namespace) + "roles",
+		"helmreleases": "/apis/helm.toolkit.fluxcd.io/v2/namespaces/" + m.namespace + "/helmreleases"}[resource]
+	a := attempt{user: admin, how: "post", path: cmp.Or(path, "/api/v1/namespaces/"+m.namespace+"/"+resource), body: `{` + kind[resource] + `"metadata": {"name": "` + canary + `"}}`}
+	within(t, 2*time.Minute, func() error {
+		if got := a.make(t); !got.deniedBy(m.policy.Name + "'") {
+			return fmt.Errorf("%s is not in force yet: %s", m.policy.Name, got)
 		}
-		settle(t)
-	}()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		found := attempts()[name]
-		for _, m := range mutants(all[name]) {
-			replace(t, m.policy)
-			var by *attempt
-			for deadline := time.Now().Add(10 * time.Second); by == nil && time.Now().Before(deadline); {
-				for i := range found {
-					if !found[i].allowed && found[i].try(t) != nil {
-						by = &found[i]
-						break
-					}
-				}
-			}
-			if assert.NotNil(t, by, "nothing finds %s %s", name, m.name) {
-				t.Logf("%s %s: found by %s", name, m.name, by)
-			}
-			replace(t, all[name])
-			// The hole is closed again when what found it is denied.
-			if by != nil {
-				within(t, 10*time.Second, func() error { return by.try(t) })
+		return nil
+	})
+}
+
+// hit is an attempt that must be denied and that a mutant lets through.
+func (m mutant) hit(t *testing.T, attempts []attempt) *attempt {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the policy without a hole is out of force here
+		for _, a := range attempts {
+			if a = a.in(m.namespace); !a.allowed && a.make(t).code < 300 {
+				return &a
 			}
 		}
 	}
+	return nil
 }
 
-func replace(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy) {
-	t.Helper()
-	p = p.DeepCopy()
-	p.TypeMeta = metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingAdmissionPolicy"}
-	text, err := json.Marshal(p)
-	require.NoError(t, err)
-	must(t, admin, "apply", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/"+p.Name+"?fieldManager=sandbox&force=true", string(text))
+func TestAHoleInAPolicyIsFound(t *testing.T) {
+	require.NoError(t, prepare())
+	all := policies(t)
+	require.Len(t, all, len(admission.All()))
+	mutated := map[string][]mutant{}
+	for name, p := range all {
+		mutated[name] = mutants(p)
+		for _, m := range mutated[name] {
+			m.release(t, name)
+		}
+	}
+	t.Cleanup(func() {
+		ctx, release := contextOf()
+		defer release()
+		client := cluster.Kubernetes(admin, 0).AdmissionregistrationV1()
+		for name, ms := range mutated {
+			for _, m := range ms {
+				assert.NoError(t, client.ValidatingAdmissionPolicyBindings().Delete(ctx, m.policy.Name, metav1.DeleteOptions{}))
+				assert.NoError(t, client.ValidatingAdmissionPolicies().Delete(ctx, m.policy.Name, metav1.DeleteOptions{}))
+			}
+			assert.NoError(t, apply(ctx, "", bindingOf(name, "{}")))
+		}
+	})
+	for name, ms := range mutated {
+		for _, m := range ms {
+			m.awaitInForce(t)
+		}
+		// Only now, or what is let through would say nothing about the mutants.
+		require.NoError(t, apply(t.Context(), "", bindingOf(name, fmt.Sprintf(`{"matchExpressions": [{"key": %q, "operator": "NotIn", "values": [%q]}]}`, mutantsOf, name))))
+	}
+	for name, ms := range mutated {
+		for _, m := range ms {
+			if by := m.hit(t, attempts()[name]); assert.NotNil(t, by, "nothing finds %s %s", name, m.hole) {
+				t.Logf("%s %s: found by %s", name, m.hole, by)
+			}
+		}
+	}
 }
 
 func settle(t *testing.T) {
@@ -617,29 +724,58 @@ func TestBreakingTheGlassIsOnTheLog(t *testing.T) {
 
 func TestAPartSeesThatAPolicyIsGoneAndThatItIsBack(t *testing.T) {
 	const bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/"
-	for _, policy := range []string{admission.AccountSecrets, admission.Grants} {
-		check, registry := newCheck(t, "accounts", []string{policy})
-		require.NoError(t, check.Await(t.Context()))
-		require.Equal(t, 1.0, gauge(t, registry))
-
-		binding := must(t, admin, "get", bindings+policy, "")
+	check, registry := newCheck(t, "accounts", admission.All())
+	require.NoError(t, check.Await(t.Context()))
+	was := map[string]string{}
+	restore := sync.OnceFunc(func() {
+		for _, binding := range was {
+			must(t, admin, "post", strings.TrimSuffix(bindings, "/"), binding)
+		}
+		settle(t)
+	})
+	defer restore()
+	for _, policy := range admission.All() {
+		require.Equal(t, 1.0, inForce(t, registry)[policy], policy)
+		was[policy] = anew(t, must(t, admin, "get", bindings+policy, "").body)
 		must(t, admin, "delete", bindings+policy, "")
-		awaitOpen(t, check, registry)
-		require.ErrorIs(t, check.Await(t.Context()), admission.ErrOpen)
-
-		must(t, admin, "post", strings.TrimSuffix(bindings, "/"), anew(t, binding.body))
-		require.NoError(t, check.Await(t.Context()))
-		require.Equal(t, 1.0, gauge(t, registry))
 	}
+	awaitInForce(t, check, registry, 0, admission.All()...)
+	for _, policy := range admission.All() {
+		alone, registry := newCheck(t, "accounts", []string{policy})
+		require.ErrorIs(t, alone.Await(t.Context()), admission.ErrOpen, policy)
+		require.Equal(t, map[string]float64{policy: 0}, inForce(t, registry))
+	}
+	restore()
+	awaitInForce(t, check, registry, 1, admission.All()...)
 }
 
-// awaitOpen waits until a policy that was taken away denies no more.
-func awaitOpen(t *testing.T, check *admission.Check, registry *prometheus.Registry) {
+// inForce is what the metric says of each policy.
+func inForce(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
-	within(t, 10*time.Second, func() error {
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	found := map[string]float64{}
+	for _, m := range families[0].Metric {
+		for _, l := range m.Label {
+			if l.GetName() == "policy" {
+				found[l.GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return found
+}
+
+// awaitInForce waits until a check finds policies in force, 1, or out of it, 0.
+func awaitInForce(t *testing.T, check *admission.Check, registry *prometheus.Registry, want float64, policies ...string) {
+	t.Helper()
+	within(t, time.Minute, func() error {
 		check.Look(t.Context())
-		if gauge(t, registry) != 0 {
-			return errors.New("the policy is still in force")
+		is := inForce(t, registry)
+		for _, policy := range policies {
+			if is[policy] != want {
+				return fmt.Errorf("the metric is %v", is)
+			}
 		}
 		return nil
 	})
@@ -661,17 +797,16 @@ func TestAPartDoesNotRunWhileAPolicyIsNotInForceUnlessItIsToldTo(t *testing.T) {
 		settle(t)
 	}()
 	check, registry := newCheck(t, "accounts", []string{admission.Grants})
-	awaitOpen(t, check, registry)
+	awaitInForce(t, check, registry, 0, admission.Grants)
 	arguments := []string{"accounts", "--metrics-address=", "--kubeconfig=" + accountsKubeconfig(t)}
 
+	warned, err := cluster.Run(t.Context(), "accounts-warned", "bin/mintlog", append(slices.Clone(arguments), "--admission-policies=warn")...)
+	require.NoError(t, err)
 	out, err := run(t, nil, "mintlog", arguments...)
 	require.Error(t, err)
 	require.Contains(t, out, "accounts: an admission policy is not in force: mintlog-grants lets accounts change what it must not")
 	require.Contains(t, out, "--admission-policies=warn")
-
-	warned, err := cluster.Run(t.Context(), "accounts-warned", "bin/mintlog", append(arguments, "--admission-policies=warn")...)
-	require.NoError(t, err)
-	within(t, 20*time.Second, func() error {
+	within(t, time.Minute, func() error {
 		log, err := os.ReadFile(warned.LogFile())
 		if err == nil && !bytes.Contains(log, []byte("going on without an admission policy")) {
 			err = fmt.Errorf("it has not warned yet: %s", log)

@@ -77,7 +77,7 @@ func (s *Sandbox) policyCheck(apiserver int) (*admission.Check, error) {
 		return nil, err
 	}
 	return admission.New(admission.Options{
-		Client: client, Namespace: Namespace, Part: "sandbox", Policies: []string{admission.AccountSecrets, admission.Grants},
+		Client: client, Namespace: Namespace, Part: "sandbox", Policies: admission.All(),
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 }

@@ -153,6 +153,7 @@ func (s *Sandbox) startControllerManager(ctx context.Context) error {
 				"root-ca-certificate-publisher-controller",
 				"serviceaccount-controller",
 				"serviceaccount-token-controller",
+				"validatingadmissionpolicy-status-controller",
 			}, ","),
 		},
 		Ready: process.Answers(client, "https://"+address+"/healthz"),
