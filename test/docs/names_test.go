@@ -48,7 +48,7 @@ var (
 	theirs = regexp.MustCompile(`^(audit-(log|policy|webhook)-.*|requestheader-.*|` + // kube-apiserver's
 		`namespace|filename|create-namespace|values|for|timeout|type|patch-file|raw|minify|flatten|output|subresource|as|as-group|list|selector|field-selector|all-namespaces|` + // kubectl's and helm's
 		`bound-object-(kind|name)|duration|set|from-file|` +
-		`config|retain|name|tag|` + // kind's and docker's
+		`config|retain|name|tag|image|` + // kind's and docker's
 		`data-urlencode|bump-revision|mark-compacted|data-dir|initial-cluster|initial-advertise-peer-urls)$`)
 )
 
