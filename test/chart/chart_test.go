@@ -231,6 +231,8 @@ func TestTheSchemaRefusesWrongValues(t *testing.T) {
 	f("large", "/streams/replicas", "streams.replicas=0")
 	f("small", "/stream/url", "stream.url=nats://nats:4222")
 	f("large", "/victorialogs/url", "victorialogs.url=")
+	f("large", "/victorialogs/url", "victorialogs.url=http://vlinsert:9481/insert")
+	f("large", "/authorities/configMap", "authorities.configMap=Platform")
 	f("large", "/image/digest", "image.digest=latest")
 	f("large", "missing property 'apiServers'", "networkPolicies.apiServers=null")
 	f("large", "/networkPolicies/apiServers/0", "networkPolicies.apiServers[0]=control-plane")

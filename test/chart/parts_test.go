@@ -4,22 +4,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/mintlog/mintlog/test/natsserver"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
-// Where the chart mounts what a part is given, and where it is here.
+// Where the chart mounts what a part is given.
 const (
-	mountedNkey  = "/etc/mintlog/nats/nkey"
-	mountedTLS   = "/etc/mintlog/tls/"
-	mountedState = "/var/lib/mintlog"
+	mountedNkey        = "/etc/mintlog/nats/nkey"
+	mountedTLS         = "/etc/mintlog/tls/"
+	mountedState       = "/var/lib/mintlog"
+	mountedAuthorities = "/etc/mintlog/authorities"
 )
 
 // arguments are those of a rendered container, with the paths of this machine in the place of what it mounts.
@@ -39,14 +42,36 @@ func arguments(t *testing.T, part string, rendered []string, nats *natsserver.Gu
 	return append(all, "--metrics-address=")
 }
 
-func TestThePartsDoTheMainJobWithTheArgumentsIdentitiesAndKeysThatTheChartGivesThem(t *testing.T) {
+// startNATS starts a server with the account file that speaks TLS, with a certificate of an authority that nobody knows
+// by himself. The processes that the test starts know it by the variable that the chart gives them.
+func startNATS(t *testing.T) *natsserver.Guarded {
+	t.Helper()
 	nats := natsserver.StartGuarded(t)
+	certificate, key, err := cluster.ServingAuthority().Issue(sandbox.Identity{Name: "nats", Hosts: []string{"127.0.0.1"}})
+	require.NoError(t, err)
+	authorities := t.TempDir()
+	for file, content := range map[string][]byte{
+		filepath.Join(nats.Store, "tls.crt"): certificate, filepath.Join(nats.Store, "tls.key"): key,
+		filepath.Join(authorities, "platform.crt"): cluster.ServingAuthority().PEM(),
+	} {
+		require.NoError(t, os.WriteFile(file, content, 0o600))
+	}
+	nats.Configure(t, "include accounts.conf", fmt.Sprintf("tls { cert_file: %q, key_file: %q }", filepath.Join(nats.Store, "tls.crt"), filepath.Join(nats.Store, "tls.key")))
+	require.NoError(t, nats.Restart(t.Context()))
+	t.Setenv("SSL_CERT_DIR", authorities)
+	return nats
+}
+
+func TestThePartsDoTheMainJobWithTheArgumentsIdentitiesAndKeysThatTheChartGivesThem(t *testing.T) {
+	nats := startNATS(t)
+	url := "tls://" + nats.Address
 	text := render(t, "--values", shapes(t)["large"], "--set", strings.Join([]string{
-		"stream.url=" + nats.URL(), "stream.replicas=1", "stream.maxBytes=67108864", "stream.evidenceMaxBytes=67108864",
+		"stream.url=" + url, "stream.replicas=1", "stream.maxBytes=67108864", "stream.evidenceMaxBytes=67108864",
 		"victorialogs.url=" + cluster.VictoriaLogsURL(), "ingest.files.auditLog=" + cluster.AuditLog(0),
 	}, ","))
 	for _, w := range workloads(t, text) {
 		part := strings.TrimPrefix(w.name, "mintlog-")
+		require.Equal(t, []corev1.EnvVar{{Name: "SSL_CERT_DIR", Value: mountedAuthorities}}, w.pod.Containers[0].Env)
 		arguments := arguments(t, part, w.pod.Containers[0].Args, nats)
 		if *w.pod.AutomountServiceAccountToken {
 			kubeconfig, err := cluster.ServiceAccountKubeconfig(t.Context(), w.pod.ServiceAccountName, 0)
@@ -101,6 +126,6 @@ func TestThePartsDoTheMainJobWithTheArgumentsIdentitiesAndKeysThatTheChartGivesT
 		}
 		return nil
 	})
-	out, err := run(t, nil, "mintlog", "gaps", "--nats", nats.URL(), "--nats-nkey-file", nats.Seed("DOCTOR"))
+	out, err := run(t, nil, "mintlog", "gaps", "--nats", url, "--nats-nkey-file", nats.Seed("DOCTOR"))
 	require.NoError(t, err, out)
 }

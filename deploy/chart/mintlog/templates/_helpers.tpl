@@ -64,6 +64,10 @@ imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   {{- include "mintlog.containerSecurity" . | nindent 2 }}
 resources: {{ toJson .resources }}
+{{- if .root.Values.authorities.configMap }}
+env:
+  - {name: SSL_CERT_DIR, value: /etc/mintlog/authorities}
+{{- end }}
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
   initialDelaySeconds: 10
@@ -90,16 +94,24 @@ livenessProbe:
 - --evidence-max-bytes={{ int64 .Values.stream.evidenceMaxBytes }}
 {{- end -}}
 
-{{- define "mintlog.natsMount" -}}
+{{/* What every part mounts that is given it: its nkey, and authorities. (dict "root" $ "part" "ingest") */}}
+{{- define "mintlog.mounts" -}}
 {{- if get .root.Values.stream.nkeys .part }}
 - {name: nats, mountPath: /etc/mintlog/nats, readOnly: true}
 {{- end }}
+{{- if .root.Values.authorities.configMap }}
+- {name: authorities, mountPath: /etc/mintlog/authorities, readOnly: true}
+{{- end }}
 {{- end -}}
 
-{{- define "mintlog.natsVolume" -}}
+{{- define "mintlog.volumes" -}}
 {{- with get .root.Values.stream.nkeys .part }}
 - name: nats
   secret: {secretName: {{ . }}, defaultMode: 0440, items: [{key: nkey, path: nkey}]}
+{{- end }}
+{{- with .root.Values.authorities.configMap }}
+- name: authorities
+  configMap: {name: {{ . }}}
 {{- end }}
 {{- end -}}
 
