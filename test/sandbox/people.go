@@ -2,7 +2,10 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,10 +74,27 @@ func (s *Sandbox) writeKubeconfig(file, name string, user clientcmdapi.AuthInfo,
 	configuration.AuthInfos[name] = &user
 	configuration.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: name, Namespace: namespaces[name]}
 	configuration.CurrentContext = "sandbox"
-	if err := clientcmd.WriteToFile(*configuration, file); err != nil {
+	text, err := clientcmd.Write(*configuration)
+	if err == nil {
+		err = replace(file, text)
+	}
+	if err != nil {
 		return fmt.Errorf("writing the kubeconfig of %s: %w", name, err)
 	}
 	return nil
+}
+
+// replace writes a file anew; who reads it meanwhile reads all of the old one or all of the new one.
+func replace(file string, text []byte) error {
+	next, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(text)
+	if err := errors.Join(err, next.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next.Name(), file)
 }
 
 // Kubeconfig is the path of a person's kubeconfig for a kube-apiserver.
