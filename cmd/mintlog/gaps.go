@@ -50,7 +50,8 @@ func gapsCommand() *cobra.Command {
 		Use:   "gaps",
 		Short: "List the parts of audit logs that are known to be missing",
 		Long: `gaps lists what ingest found missing of audit logs, found last first: from when until
-when, why, and whether a replay has closed it. An operation in an open gap that no event
+when, why, and whether a replay has closed it, and says which replay can close those
+that are open. An operation in an open gap that no event
 explains has the finding Gap beside Unattributed.
 
 It asks an external stream (--nats), or a stopped mintlog all's (--state). While mintlog
@@ -128,7 +129,45 @@ func printGaps(out io.Writer, list []gap.Gap) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", state, printable.Name(g.Source), from,
 			g.End().UTC().Format(time.RFC3339), bytes, g.FoundAt.UTC().Format(time.RFC3339), printable.Escape(g.Reason))
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, remedy(list))
+	return err
+}
+
+// remedy says what can be done about those that are open; nothing if none is.
+func remedy(list []gap.Gap) string {
+	var since, until time.Time
+	open, beginless := 0, 0
+	for _, g := range list {
+		if !g.Open() {
+			continue
+		}
+		from, end := g.Window()
+		if open++; from.IsZero() {
+			beginless++
+		} else if since.IsZero() || from.Before(since) {
+			since = from
+		}
+		if end.After(until) {
+			until = end
+		}
+	}
+	if open == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("\nWhere another pipeline's events in VictoriaLogs cover the %d that are open, this fills and closes them:\n  mintlog replay", open)
+	if beginless < open {
+		text += " --since " + since.UTC().Format(time.RFC3339)
+	} else {
+		text += " --since TIME"
+	}
+	text += " --until " + until.UTC().Truncate(time.Second).Add(time.Second).Format(time.RFC3339)
+	if beginless > 0 {
+		text += " --nothing-before\nwith a --since before which nothing can be missing, or nobody needs it: nothing was ever read before some of them."
+	}
+	return text + "\n"
 }
 
 func printGapsJSON(out io.Writer, list []gap.Gap) error {

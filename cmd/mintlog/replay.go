@@ -21,13 +21,14 @@ import (
 
 // replayFlags say what is replayed, whence and whereto.
 type replayFlags struct {
-	logLevel     string
-	where        streamFlags
-	from         archiveFlags
-	since, until moment
-	namespace    string
-	silence      time.Duration
-	cluster      string
+	logLevel      string
+	where         streamFlags
+	from          archiveFlags
+	since, until  moment
+	nothingBefore bool
+	namespace     string
+	silence       time.Duration
+	cluster       string
 }
 
 func replayCommand() *cobra.Command {
@@ -45,7 +46,9 @@ history.
 It closes each gap within its range in which another pipeline's events show that the
 log was written down there, from just before the gap until just after it, and never
 silent for longer than --silence. What mintlog itself archived proves nothing of what
-its ingest has missed. Where several clusters write one archive, say with --cluster
+its ingest has missed. A gap before which nothing was ever read has no beginning: say with
+--nothing-before that nothing is missing before --since, because that log or your need
+to know of it begins there, and it is closed if the range covers it from there on. Where several clusters write one archive, say with --cluster
 which is this one; where several kube-apiservers of it do, nobody can tell from the
 archive on whose machine that pipeline was up. Of each open gap it says what became of
 it, and why. No gap is closed where rows that look like events of ours cannot be read.
@@ -66,6 +69,7 @@ to continue. Exit status 1: not everything in the range was replayed.`,
 	f.from.bind(flags)
 	flags.Var(&f.since, "since", "begin there: a duration before now (90m, 30d), a day or a time (2026-03-01T12:00:00Z)")
 	flags.Var(&f.until, "until", "end there, in the same words; default: now")
+	flags.BoolVar(&f.nothingBefore, "nothing-before", false, "nothing is missing before --since: gaps whose beginning nobody knows begin there; without it they stay open")
 	flags.StringVar(&f.namespace, "of-namespace", "", "only events of this namespace; no gap is closed then")
 	flags.DurationVar(&f.silence, "silence", time.Minute, "for how long another pipeline may have nothing within a gap that is closed; longer where little is logged")
 	flags.StringVar(&f.cluster, "cluster", "", "what other pipelines call this cluster in their field cluster; needed where their rows are of several")
@@ -107,7 +111,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer, now func
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 
-	r := &replay{archive: archived, stream: s, query: q, silence: f.silence, cluster: f.cluster, embedded: f.where.url == "", out: out, now: now}
+	r := &replay{archive: archived, stream: s, query: q, silence: f.silence, nothingBefore: f.nothingBefore, cluster: f.cluster, embedded: f.where.url == "", out: out, now: now}
 	telling := r.tell(progress)
 	defer telling()
 	return r.run(ctx)
@@ -115,14 +119,15 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer, now func
 
 // A replay fills the stream from the archive.
 type replay struct {
-	archive  *archive.Archive
-	stream   *stream.Stream
-	query    archive.Query
-	silence  time.Duration
-	cluster  string
-	embedded bool // nobody reads the stream meanwhile
-	out      io.Writer
-	now      func() time.Time
+	archive       *archive.Archive
+	stream        *stream.Stream
+	query         archive.Query
+	silence       time.Duration
+	nothingBefore bool // nothing is missing before the query's start
+	cluster       string
+	embedded      bool // nobody reads the stream meanwhile
+	out           io.Writer
+	now           func() time.Time
 
 	tooLarge int
 
@@ -234,22 +239,28 @@ func (r *replay) judge(ctx context.Context) ([]verdict, error) {
 	return verdicts, nil
 }
 
-func (r *replay) judgeOne(ctx context.Context, g gap.Gap) (verdict, error) {
+func (r *replay) judgeOne(ctx context.Context, recorded gap.Gap) (verdict, error) {
+	g := recorded
 	from, until := g.Window()
+	if g.From.IsZero() && r.nothingBefore {
+		g.From, from = r.query.Start, r.query.Start
+	}
 	switch {
 	case r.query.Namespace != "":
-		return verdict{gap: g, reason: "the events of one namespace alone do not fill it"}, nil
+		return verdict{gap: recorded, reason: "the events of one namespace alone do not fill it"}, nil
 	case g.From.IsZero():
-		return verdict{gap: g, reason: "nobody knows when it begins"}, nil
+		return verdict{gap: recorded, reason: "nobody knows when it begins: say with --nothing-before if it can be no earlier than --since"}, nil
+	case !g.From.Before(g.End()):
+		return verdict{gap: recorded, reason: "it ends before --since"}, nil
 	case r.query.Start.After(from) || !until.Before(r.query.End):
-		return verdict{gap: g, reason: fmt.Sprintf("the range does not cover it: that takes --since %s and an --until after %s",
+		return verdict{gap: recorded, reason: fmt.Sprintf("the range does not cover it: that takes --since %s and an --until after %s",
 			from.UTC().Format(time.RFC3339), until.UTC().Format(time.RFC3339))}, nil
 	}
 	w, err := r.archive.Witness(ctx, g.From, g.End(), r.silence, r.cluster)
 	if err != nil {
 		return verdict{}, err
 	}
-	v := verdict{gap: g, rows: w.Rows}
+	v := verdict{gap: recorded, rows: w.Rows}
 	switch {
 	case len(w.Clusters) > 1:
 		v.reason = fmt.Sprintf("other pipelines' events there are of the clusters %q: say with --cluster which is this one", w.Clusters)

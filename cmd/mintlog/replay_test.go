@@ -109,7 +109,7 @@ func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) 
 			at(34*time.Minute) + " until " + at(36*time.Minute) + ", which is longer than --silence 1m0s",
 		"left open the gap of file:audit.log from " + at(50*time.Minute) + " until " + at(60*time.Minute) + ": the range does not cover it: that takes --since " +
 			at(49*time.Minute-5*time.Second) + " and an --until after " + at(60*time.Minute),
-		`left open the gap of "file:\x1b[2Jother.log" until ` + at(60*time.Minute) + ": nobody knows when it begins",
+		`left open the gap of "file:\x1b[2Jother.log" until ` + at(60*time.Minute) + ": nobody knows when it begins: say with --nothing-before if it can be no earlier than --since",
 	} {
 		assert.Contains(t, said, line+"\n")
 	}
@@ -126,14 +126,48 @@ func TestAReplayClosesTheGapsThatItCoversAndSaysOfTheOthersWhyNot(t *testing.T) 
 	listed, err := output(t, "gaps", "--nats="+nats)
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(listed), "\n")
-	require.Len(t, lines, 5)
+	require.Len(t, lines, 9)
 	assert.Regexp(t, `^STATE +SOURCE +FROM +UNTIL +BYTES +FOUND +REASON$`, lines[0])
 	assert.Equal(t, 2, strings.Count(listed, "\nClosed "))
 	assert.NotContains(t, listed, "\x1b")
+	assert.Contains(t, listed, "cover the 2 that are open, this fills and closes them:\n  mintlog replay --since "+
+		at(49*time.Minute-5*time.Second)+" --until "+at(60*time.Minute+time.Second)+" --nothing-before\n")
 	listed, err = output(t, "gaps", "--nats="+nats, "--open", "-o", "json")
 	require.NoError(t, err)
 	assert.Equal(t, 2, strings.Count(listed, `"source"`))
 	assert.NotContains(t, listed, "closedAt")
+}
+
+func TestAGapWithoutABeginningIsClosedOnlyFromWhereTheOperatorSaysThatNothingIsMissing(t *testing.T) {
+	t.Setenv("MINTLOG_VICTORIALOGS", victorialogs.Start(t).URL)
+	nats := natsserver.Run(t, natsserver.Options(t)).ClientURL()
+	s := openTestStream(t, stream.Options{URL: nats})
+	defer s.Close()
+	beginless := lost(0, 20*time.Minute)
+	beginless.From = time.Time{}
+	require.NoError(t, s.RecordGap(t.Context(), beginless))
+	var records []map[string]any
+	for minute := range 30 {
+		records = append(records, theirs(time.Duration(minute)*time.Minute, "get", "configmaps", "", "x"))
+	}
+	victorialogs.InsertAsCozystack(t, os.Getenv("MINTLOG_VICTORIALOGS"), records...)
+	f := func(want, since string, more ...string) {
+		t.Helper()
+		said, err := output(t, append([]string{"replay", "--nats=" + nats, "--stream-max-bytes=67108864", "--evidence-max-bytes=67108864",
+			"--since=" + since, "--until=" + at(29*time.Minute)}, more...)...)
+		require.NoError(t, err)
+		require.Contains(t, said, want)
+	}
+	f("left open the gap of file:audit.log until "+at(20*time.Minute)+": nobody knows when it begins", at(5*time.Minute))
+	f("left open the gap of file:audit.log until "+at(20*time.Minute)+": other pipelines have nothing from ", at(-time.Hour), "--nothing-before")
+	f("left open the gap of file:audit.log until "+at(20*time.Minute)+": it ends before --since", at(25*time.Minute), "--nothing-before")
+	listed, err := output(t, "gaps", "--nats="+nats)
+	require.NoError(t, err)
+	require.Contains(t, listed, "  mintlog replay --since TIME --until "+at(20*time.Minute+time.Second)+" --nothing-before\n")
+	f("closed the gap of file:audit.log until "+at(20*time.Minute)+": the archive has ", at(5*time.Minute), "--nothing-before")
+	listed, err = output(t, "gaps", "--nats="+nats)
+	require.NoError(t, err)
+	require.NotContains(t, listed, "mintlog replay")
 }
 
 func TestAReplayClosesNoGapUponTheLogOfAnotherClusterOrWhereARowCannotBeRead(t *testing.T) {
@@ -298,7 +332,7 @@ func TestTheOpenGapsAreKnownWhileTheStreamIsDown(t *testing.T) {
 	stopping, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- known.follow(s)(stopping) }()
-	require.Eventually(t, func() bool { return len(known.OpenGaps()) == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(known.OpenGaps()) == 1 }, time.Minute, 10*time.Millisecond)
 	assert.Equal(t, []gap.Gap{open}, known.OpenGaps())
 	require.NoError(t, s.Close())
 	stop()
