@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
@@ -41,6 +39,8 @@ const (
 	// what stands in the place of an account Secret or a grant, and is waited for.
 	inspection      = time.Hour
 	closeInspection = time.Minute
+	// catchUp is how long the cache is waited for after Secrets were created.
+	catchUp = time.Second
 )
 
 // Options are what an accounts role needs.
@@ -54,7 +54,7 @@ type Options struct {
 	Namespace string
 	Webhooks  definition.Webhooks // asks the webhooks of definitions
 	Projector string              // the name of that service account; default "projector"
-	Workers   int                 // applications in work at once, and as many more that ask webhooks; default 64
+	Workers   int                 // applications in work at once, and as many more of each kind that asks webhooks; default 64
 	Now       func() time.Time    // default time.Now
 	Random    io.Reader           // cryptographically secure
 	Log       *slog.Logger
@@ -65,29 +65,12 @@ type Options struct {
 // Accounts is the role.
 type Accounts struct {
 	Options
-	quick   *lane // everything comes in here
-	slow    *lane // for what asks webhooks: one that hangs delays nobody else
+	lanes   lanes
 	sights  *sights
+	settled *settled
 	report  *reports
 	changes *changes
 	metrics *metrics
-}
-
-// A key is what is in a queue: an application, or a kind.
-type key struct {
-	application types.NamespacedName
-	kind        string
-}
-
-// A lane is a queue with workers of its own.
-type lane struct {
-	queue   workqueue.TypedRateLimitingInterface[key]
-	retries workqueue.TypedRateLimiter[key]
-}
-
-func newLane() *lane {
-	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
-	return &lane{queue: workqueue.NewTypedRateLimitingQueue(retries), retries: retries}
 }
 
 // New prepares the role and asks the cluster to tell it of changes.
@@ -106,13 +89,13 @@ func New(o Options) (*Accounts, error) {
 		return nil, fmt.Errorf("register the accounts role's metrics: %w", err)
 	}
 	a := &Accounts{
-		Options: o, metrics: m, quick: newLane(), slow: newLane(),
-		sights: &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
-		report: newReports(o.Client, m), changes: newChanges(o),
+		Options: o, metrics: m, lanes: lanes{quick: newLane(), slow: map[string]*lane{}},
+		sights:  &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
+		settled: newSettled(), report: newReports(o.Client, m), changes: newChanges(o),
 	}
 	o.Cluster.Notify(cluster.Notify{
-		Release: func(name types.NamespacedName) { a.quick.queue.Add(key{application: name}) },
-		Kind:    func(kind string) { a.quick.queue.Add(key{kind: kind}) },
+		Release: func(name types.NamespacedName) { a.lanes.quick.queue.Add(key{application: name}) },
+		Kind:    func(kind string) { a.lanes.quick.queue.Add(key{kind: kind}) },
 		Ledger:  a.changes.queue.Add,
 	})
 	return a, nil
@@ -136,25 +119,23 @@ func (a *Accounts) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	var workers sync.WaitGroup
-	for _, l := range []*lane{a.quick, a.slow} {
+	a.lanes.start(func(l *lane) {
 		for range a.Workers {
-			workers.Go(func() {
+			a.lanes.workers.Go(func() {
 				for a.work(ctx, l) {
 				}
 			})
 		}
-	}
-	workers.Go(func() { a.changes.run(ctx) })
+	})
+	a.lanes.workers.Go(func() { a.changes.run(ctx) })
 	<-ctx.Done()
 	a.shutDown()
-	workers.Wait()
+	a.lanes.workers.Wait()
 	return nil
 }
 
 func (a *Accounts) shutDown() {
-	a.quick.queue.ShutDown()
-	a.slow.queue.ShutDown()
+	a.lanes.shutDown()
 	a.changes.queue.ShutDown()
 }
 
@@ -164,7 +145,7 @@ func (a *Accounts) reviewKinds(ctx context.Context) error {
 		kinds, err := a.sights.load(ctx)
 		if err == nil {
 			for _, kind := range append(kinds, a.Cluster.Kinds()...) {
-				a.quick.queue.Add(key{kind: kind})
+				a.lanes.quick.queue.Add(key{kind: kind})
 			}
 			return nil
 		}
@@ -187,9 +168,9 @@ func (a *Accounts) work(ctx context.Context, l *lane) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	if l == a.quick && a.asksWebhooks(k) {
+	if kind, asks := a.asksWebhooks(k); asks && l == a.lanes.quick {
 		l.queue.Forget(k)
-		a.slow.queue.Add(k)
+		a.lanes.ofKind(kind).queue.Add(k)
 		return true
 	}
 	began := time.Now()
@@ -210,14 +191,14 @@ func (a *Accounts) work(ctx context.Context, l *lane) bool {
 	return true
 }
 
-// asksWebhooks reports whether a look at an application may take as long as a webhook takes.
-func (a *Accounts) asksWebhooks(k key) bool {
+// asksWebhooks reports whether a look at an application may take as long as a webhook takes, and the application's kind.
+func (a *Accounts) asksWebhooks(k key) (kind string, asks bool) {
 	release, ok := a.Cluster.Release(k.application.Namespace, k.application.Name)
 	if !ok {
-		return false
+		return "", false
 	}
 	d, ok := a.Cluster.Definition(release.Kind)
-	return ok && (d.Block.Format.Kind == definition.Webhook ||
+	return release.Kind, ok && (d.Block.Format.Kind == definition.Webhook ||
 		slices.ContainsFunc(d.Block.Sources, func(s definition.Source) bool { return s.Kind == definition.Webhook }))
 }
 
@@ -284,42 +265,102 @@ func (a *Accounts) reconcileKind(ctx context.Context, kind string) error {
 	}
 	a.Log.Info("a kind's block is seen for the first time", "kind", kind, "definition", d.Name)
 	for _, r := range a.Cluster.ReleasesOfKind(kind) {
-		a.quick.queue.Add(key{application: types.NamespacedName{Namespace: r.Namespace, Name: r.Name}})
+		a.lanes.quick.queue.Add(key{application: types.NamespacedName{Namespace: r.Namespace, Name: r.Name}})
 	}
 	return nil
 }
 
 // reconcileApplication brings one application's Secrets and grant in step with its declared accounts.
 func (a *Accounts) reconcileApplication(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
-	release, ok := a.Cluster.Release(name.Namespace, name.Name)
-	if !ok || release.Deleting {
-		a.report.forget(name) // what it owns goes with it
-		return 0, nil
+	s, d, err := a.situationOf(ctx, name)
+	if err != nil || d == nil {
+		return 0, err
 	}
-	d, ok := a.Cluster.Definition(release.Kind)
-	if !ok || !d.HasBlock || d.Err != nil {
-		return 0, nil // nothing is deleted; its definition wakes us
+	if wait := a.settled.until(name, a.settled.state(s, d), a.Now()); wait > 0 {
+		return wait, nil
 	}
-	if !a.Cluster.Readable(release.Namespace) {
-		return 0, nil // its namespace wakes us when it is enrolled
-	}
-	sight, ok := a.sights.of(release.Kind)
-	if !ok {
-		return 0, nil // its kind wakes us when it is recorded
-	}
-	secrets, err := a.Cluster.AccountSecrets(ctx, release.Namespace)
-	if err != nil {
-		return 0, fmt.Errorf("read the account Secrets: %w", err)
-	}
-	g, err := a.readGrant(ctx, release)
+	p, g, err := a.plan(ctx, &s)
 	if err != nil {
 		return 0, err
 	}
-	s := situation{release: release, block: d.Block, sight: sight, record: g.record, secrets: secrets}
-	p := decide(ctx, s, a.Webhooks)
-	err = a.carryOut(ctx, s, &p, g)
-	a.report.tell(release, p.problems)
-	return a.nextLook(p), err
+	known := len(s.secrets)
+	err = a.carryOut(ctx, &s, &p, g)
+	a.report.tell(s.release, p.problems)
+	next := a.nextLook(p)
+	if err == nil {
+		a.settled.inStep(name, a.settled.state(s, d), a.Now().Add(next))
+		a.awaitSeen(ctx, s.secrets[known:])
+	}
+	return next, err
+}
+
+// situationOf is the situation of an application but for its record, and the definition of its kind: nil if there is
+// nothing to be done before something changes.
+func (a *Accounts) situationOf(ctx context.Context, name types.NamespacedName) (situation, *cluster.Definition, error) {
+	release, ok := a.Cluster.Release(name.Namespace, name.Name)
+	if !ok || release.Deleting {
+		a.report.forget(name) // what it owns goes with it
+		a.settled.forget(name)
+		return situation{}, nil, nil
+	}
+	d, ok := a.Cluster.Definition(release.Kind)
+	if !ok || !d.HasBlock || d.Err != nil {
+		return situation{}, nil, nil // nothing is deleted; its definition wakes us
+	}
+	if !a.Cluster.Readable(release.Namespace) {
+		return situation{}, nil, nil // its namespace wakes us when it is enrolled
+	}
+	sight, ok := a.sights.of(release.Kind)
+	if !ok {
+		return situation{}, nil, nil // its kind wakes us when it is recorded
+	}
+	secrets, err := a.Cluster.AccountSecrets(ctx, release.Namespace)
+	if err != nil {
+		return situation{}, nil, fmt.Errorf("read the account Secrets: %w", err)
+	}
+	return situation{release: release, block: d.Block, sight: sight, secrets: secrets}, d, nil
+}
+
+// awaitSeen waits, not for long, until the cache has the Secrets that were created. Each of them wakes us, and before
+// all are there we would find some missing and look for them.
+func (a *Accounts) awaitSeen(ctx context.Context, created []*corev1.Secret) {
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	for _, secret := range created {
+		for {
+			if _, err := a.Cluster.AccountSecret(ctx, secret.Namespace, secret.Name); err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(catchUp / 100):
+			}
+		}
+	}
+}
+
+// plan decides what is to be done, by the record in the application's grant. Where there most likely is none the API
+// server is not asked: the Role is created, which fails if there is one, and then nothing else has been done.
+func (a *Accounts) plan(ctx context.Context, s *situation) (plan, grant, error) {
+	if a.isNew(*s) {
+		if p := decide(ctx, *s, a.Webhooks); p.unknown || len(p.seed) > 0 {
+			return p, grant{}, nil
+		}
+	}
+	g, err := a.readGrant(ctx, s.release)
+	if err != nil {
+		return plan{}, grant{}, err
+	}
+	s.record = g.record
+	return decide(ctx, *s, a.Webhooks), g, nil
+}
+
+// isNew reports whether an application most likely has no grant yet: it came after its kind's block, and has no account
+// Secret.
+func (a *Accounts) isNew(s situation) bool {
+	return !s.isOlder() && len(s.ofRelease()) == 0 &&
+		a.settled.mayLackRole(types.NamespacedName{Namespace: s.release.Namespace, Name: s.release.Name})
 }
 
 func (a *Accounts) nextLook(p plan) time.Duration {
@@ -333,26 +374,27 @@ func (a *Accounts) nextLook(p plan) time.Duration {
 	return next
 }
 
-// carryOut does what is planned, whatever of it fails.
-func (a *Accounts) carryOut(ctx context.Context, s situation, p *plan, g grant) error {
-	failures := []error{a.spareHeld(ctx, s, p)}
-	d, err := a.planDelivery(ctx, s, p, g)
+// carryOut does what is planned, whatever of it fails. The Secrets that it creates are added to the situation's.
+func (a *Accounts) carryOut(ctx context.Context, s *situation, p *plan, g grant) error {
+	failures := []error{a.spareHeld(ctx, *s, p)}
+	d, err := a.planDelivery(ctx, *s, p, g)
 	failures = append(failures, err)
 	switch {
 	case p.unknown: // which accounts there are
-		return errors.Join(append(failures, a.deliver(ctx, s, p, d), reportedError{errors.New(p.problems[0].message)})...)
+		return errors.Join(append(failures, a.deliver(ctx, *s, p, d), reportedError{errors.New(p.problems[0].message)})...)
 	case g.foreign:
 		p.problems = append(p.problems, foreignRole(grantName(s.release)))
 	default:
 		// The record goes before the first Secret and before what it counts; the grant before there is something to read.
 		if err = a.writeGrant(ctx, s.release, g, p.record, p.secretNames()); err == nil {
-			s.secrets, err = a.seedAll(ctx, s, p)
+			s.secrets, err = a.seedAll(ctx, *s, p)
 		} else {
 			d = delivery{}
+			err = p.withoutGrant(grantName(s.release), err)
 		}
 		failures = append(failures, err)
 	}
-	failures = append(failures, a.deliver(ctx, s, p, d), a.repairAll(ctx, s, p), a.remove(ctx, s, p.remove))
+	failures = append(failures, a.deliver(ctx, *s, p, d), a.repairAll(ctx, *s, p), a.remove(ctx, *s, p.remove))
 	if p.waiting {
 		failures = append(failures, fmt.Errorf("the Secrets of an earlier application of this name are still being collected: %w", errNotYet))
 	}

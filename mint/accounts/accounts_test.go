@@ -96,8 +96,19 @@ func run(t *testing.T) *role {
 	return runWith(t, as(t, "accounts"))
 }
 
-func runWith(t *testing.T, config *rest.Config) *role {
+func runWith(t *testing.T, config *rest.Config, changes ...func(*accounts.Options)) *role {
 	t.Helper()
+	reviewed := make(chan struct{})
+	hasReviewed := sync.OnceFunc(func() { close(reviewed) })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			answer, err := next.RoundTrip(r)
+			if strings.HasSuffix(r.URL.Path, "/configmaps/mintlog-kinds") {
+				hasReviewed()
+			}
+			return answer, err
+		})
+	})
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	r := &role{log: &output.Buffer{}}
@@ -106,10 +117,14 @@ func runWith(t *testing.T, config *rest.Config) *role {
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
 	require.NoError(t, err)
-	a, err := accounts.New(accounts.Options{
+	options := accounts.Options{
 		Cluster: caches, Client: client, Namespace: sandbox.Namespace, Webhooks: webhook.New(webhook.Options{}),
 		Random: rand.Reader, Log: log, Registerer: registry,
-	})
+	}
+	for _, change := range changes {
+		change(&options)
+	}
+	a, err := accounts.New(options)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -122,6 +137,11 @@ func runWith(t *testing.T, config *rest.Config) *role {
 		assert.NoError(t, errors.Join(<-results, <-results))
 	})
 	t.Cleanup(r.stop)
+	select {
+	case <-reviewed: // kinds that are recorded from here on it takes for no old ones whose definition has gone
+	case <-time.After(time.Minute):
+		require.Fail(t, "the role has not looked at its record of kinds within a minute")
+	}
 	return r
 }
 
@@ -202,6 +222,28 @@ func define(t *testing.T, kind string, block object) {
 	require.NoError(t, servers().InstallDefinition(t.Context(), kind, block))
 }
 
+// serve defines a kind whose block was first seen an hour ago, so that what is created now is younger.
+func serve(t *testing.T, kind string, block object) {
+	t.Helper()
+	serveSince(t, kind, block, time.Now().Add(-time.Hour))
+}
+
+func serveSince(t *testing.T, kind string, block object, first time.Time) {
+	t.Helper()
+	kinds := admin().CoreV1().ConfigMaps(sandbox.Namespace)
+	seen := map[string]string{kind: first.UTC().Format(time.RFC3339)}
+	patch, err := json.Marshal(object{"data": seen})
+	require.NoError(t, err)
+	eventually(t, "a first sight of "+kind+" is recorded", func() bool {
+		_, err := kinds.Patch(t.Context(), "mintlog-kinds", types.MergePatchType, patch, metav1.PatchOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = kinds.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mintlog-kinds"}, Data: seen}, metav1.CreateOptions{})
+		}
+		return err == nil
+	})
+	define(t, kind, block)
+}
+
 func install(t *testing.T, namespace, kind string, names ...string) types.UID {
 	t.Helper()
 	declared := object{}
@@ -274,8 +316,7 @@ func events(t *testing.T, namespace, reason string) []corev1.Event {
 func TestTheLifeOfAnApplication(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-life")
-	define(t, "Life", users)
-	awaitSight(t, "Life")
+	serve(t, "Life", users)
 	uid := install(t, ns, "Life", "app", "Report.Reader")
 
 	app := awaitSecret(t, ns, "life-orders.app.account")
@@ -327,8 +368,7 @@ func TestTheLifeOfAnApplication(t *testing.T) {
 func TestAnApplicationThatIsDeletedAndRecreatedHasNewAccounts(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-recreated")
-	define(t, "Recreated", users)
-	awaitSight(t, "Recreated")
+	serve(t, "Recreated", users)
 	earlier := install(t, ns, "Recreated", "app")
 	old := awaitSecret(t, ns, "recreated-orders.app.account")
 	require.NoError(t, servers().DeleteRelease(t.Context(), ns, "recreated-orders"))
@@ -351,8 +391,7 @@ func TestAnApplicationThatIsDeletedAndRecreatedHasNewAccounts(t *testing.T) {
 func TestTheProjectorReachesTheAccountSecretsByNameAndNoOther(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-granted")
-	define(t, "Granted", users)
-	awaitSight(t, "Granted")
+	serve(t, "Granted", users)
 	install(t, ns, "Granted", "app")
 	awaitSecret(t, ns, "granted-orders.app.account")
 	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "another"}}, metav1.CreateOptions{})
@@ -406,8 +445,7 @@ func TestOfAnApplicationThatRanBeforeItsKindHadABlockNothingIsSeededAndNothingCh
 func TestASharedPasswordOfAChartKeepsEveryAccountFromBeingSeeded(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-shared")
-	define(t, "Shared", users)
-	awaitSight(t, "Shared")
+	serve(t, "Shared", users)
 	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "shared-orders-auth"}, StringData: map[string]string{"password": "x"},
 	}, metav1.CreateOptions{})
@@ -533,8 +571,7 @@ func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *test
 func TestABlockThatIsNotUnderstoodDeletesNothing(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-unserved")
-	define(t, "Unserved", users)
-	awaitSight(t, "Unserved")
+	serve(t, "Unserved", users)
 	install(t, ns, "Unserved", "app", "old")
 	awaitSecret(t, ns, "unserved-orders.app.account")
 	old := awaitSecret(t, ns, "unserved-orders.old.account")
@@ -550,8 +587,7 @@ func TestABlockThatIsNotUnderstoodDeletesNothing(t *testing.T) {
 func TestASourceThatFailsDeletesNothingAndIsReportedOnce(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-source")
-	define(t, "Source", users)
-	awaitSight(t, "Source")
+	serve(t, "Source", users)
 	install(t, ns, "Source", "app")
 	before := awaitSecret(t, ns, "source-orders.app.account")
 	for _, wrong := range []any{"app", "app again"} {
@@ -570,8 +606,7 @@ func TestASourceThatFailsDeletesNothingAndIsReportedOnce(t *testing.T) {
 func TestValuesThatAreNoObjectAreASourceThatFails(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-values")
-	define(t, "Values", users)
-	awaitSight(t, "Values")
+	serve(t, "Values", users)
 	install(t, ns, "Values", "app")
 	before := awaitSecret(t, ns, "values-orders.app.account")
 	patchRelease(t, ns, "values-orders", `[{"op":"replace","path":"/spec/values","value":"app"}]`)
@@ -594,8 +629,7 @@ func TestASecretThatIsNotOursIsNeverTouched(t *testing.T) {
 	labelled := create("foreign-orders.other.account", map[string]string{cluster.AccountLabel: "true"}, "somebody")
 	time.Sleep(time.Second) // so that the application is younger
 	r := run(t)
-	define(t, "Foreign", users)
-	awaitSight(t, "Foreign")
+	serve(t, "Foreign", users)
 	install(t, ns, "Foreign", "app", "other", "fine")
 	awaitSecret(t, ns, "foreign-orders.fine.account")
 	eventually(t, "an Event", func() bool {
@@ -615,12 +649,11 @@ func TestASecretThatIsNotOursIsNeverTouched(t *testing.T) {
 func TestInTheSteadyStateNothingIsWritten(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-steady")
-	define(t, "Steady", users)
-	awaitSight(t, "Steady")
+	serve(t, "Steady", users)
 	install(t, ns, "Steady", "app", "Report.Reader")
 	awaitSecret(t, ns, "steady-orders.app.account")
 	awaitSecret(t, ns, "steady-orders.report-reader.account")
-	const all = 5 // two Secrets, the role, its binding, and the first sight of the kind
+	const all = 4 // two Secrets, the role and its binding
 	eventually(t, "all is written", func() bool { return r.writes(t) >= all })
 	r.stop()
 
@@ -643,8 +676,7 @@ func TestInTheSteadyStateNothingIsWritten(t *testing.T) {
 func TestDriftOfLabelsOwnerAndGrantIsPutBackWithoutTouchingThePassword(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-drift")
-	define(t, "Drift", users)
-	awaitSight(t, "Drift")
+	serve(t, "Drift", users)
 	uid := install(t, ns, "Drift", "app")
 	before := awaitSecret(t, ns, "drift-orders.app.account")
 	_, err := admin().CoreV1().Secrets(ns).Patch(t.Context(), before.Name, types.MergePatchType,
@@ -690,8 +722,7 @@ func TestWhatIsInTheWayOfSeedingIsNotInTheWayOfTheGrant(t *testing.T) {
 	})
 	runWith(t, config)
 	ns := tenant(t, "tenant-unseeded")
-	define(t, "Unseeded", users)
-	awaitSight(t, "Unseeded")
+	serve(t, "Unseeded", users)
 	install(t, ns, "Unseeded", "app")
 	assert.Empty(t, found(t, ns, "unseeded-orders"))
 	assert.Equal(t, []string{"unseeded-orders.app.account"}, granted(t, ns, "unseeded-orders"), "for a mint")
@@ -737,7 +768,6 @@ func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
 	f("for-another-secret", "application", rule("secrets", "theirs"))
 	run(t)
 	define(t, "Adopted", users)
-	awaitSight(t, "Adopted")
 	for ns, before := range made {
 		eventually(t, "an Event in "+ns, func() bool { return len(events(t, ns, "ForeignRole")) == 1 })
 		assert.Contains(t, events(t, ns, "ForeignRole")[0].Message, "minted but not seeded, and their histories stay Unattributed, until it is removed")
@@ -768,8 +798,7 @@ func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
 func TestNobodyBindsHimselfToARoleBeforeItGainsRules(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-binder")
-	define(t, "Bound", users)
-	awaitSight(t, "Bound")
+	serve(t, "Bound", users)
 	install(t, ns, "Bound")
 	found(t, ns, "bound-orders")
 	rbac := admin().RbacV1()
@@ -804,8 +833,7 @@ func TestANamespaceGetsItsAccountsWhenItIsEnrolled(t *testing.T) {
 	r := run(t)
 	const ns = "tenant-late"
 	require.NoError(t, servers().AddNamespace(t.Context(), ns))
-	define(t, "Late", users)
-	awaitSight(t, "Late")
+	serve(t, "Late", users)
 	install(t, ns, "Late", "app")
 	eventually(t, "the log says so", func() bool { return strings.Contains(r.log.String(), "not enrolled") })
 	assert.Equal(t, 1, strings.Count(r.log.String(), "not enrolled"))
@@ -816,8 +844,7 @@ func TestANamespaceGetsItsAccountsWhenItIsEnrolled(t *testing.T) {
 func TestNoPasswordIsInTheLogOrInAnEvent(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-quiet")
-	define(t, "Quiet", object{"format": object{"name": "plaintext"}, "accounts": users["accounts"]})
-	awaitSight(t, "Quiet")
+	serve(t, "Quiet", object{"format": object{"name": "plaintext"}, "accounts": users["accounts"]})
 	install(t, ns, "Quiet", "app", "...")
 	stored := string(awaitSecret(t, ns, "quiet-orders.app.account").Data["password"])
 	eventually(t, "an Event", func() bool { return len(events(t, ns, "AccountRefused")) == 1 })
@@ -829,4 +856,33 @@ func TestNoPasswordIsInTheLogOrInAnEvent(t *testing.T) {
 	for _, e := range written.Items {
 		assert.False(t, strings.Contains(e.String(), stored))
 	}
+}
+
+func TestAnApplicationWithMoreLoginsThanItsRecordHoldsIsReportedAndNobodyIsLockedOut(t *testing.T) {
+	r := run(t)
+	ns := tenant(t, "tenant-huge")
+	logins := func(count int) object {
+		declared := object{}
+		for i := range count {
+			declared[fmt.Sprintf("user%05d-%s", i, strings.Repeat("x", 53))] = object{}
+		}
+		return object{"users": declared}
+	}
+	lay := func(count int) {
+		_, err := servers().InstallRelease(t.Context(), ns, "Huge", "orders", logins(count))
+		require.NoError(t, err)
+	}
+	lay(4090) // of 63 bytes, with quotes and comma 66
+	serveSince(t, "Huge", users, time.Now().Add(time.Hour))
+	eventually(t, "an Event", func() bool { return len(events(t, ns, "GrantRefused")) == 1 })
+	assert.Contains(t, events(t, ns, "GrantRefused")[0].Message,
+		"the Role credentials-huge-orders is not written: 4090 logins that ran before its kind had a block, or have a password elsewhere, do not fit into its annotations")
+	eventually(t, "it is tried again", func() bool { return r.reconciled(t, "reported") >= 3 })
+	assert.Len(t, events(t, ns, "GrantRefused"), 1)
+	assert.Empty(t, stored(t, ns))
+	assert.NotContains(t, r.log.String(), "WARN")
+
+	lay(3)
+	assert.Len(t, found(t, ns, "huge-orders"), 3)
+	assert.Empty(t, stored(t, ns))
 }

@@ -16,8 +16,7 @@ import (
 func TestEachChangeOfAPasswordIsToldOfOnceByAnEventThatDoesNotSayWho(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-changed")
-	define(t, "Changed", users)
-	awaitSight(t, "Changed")
+	serve(t, "Changed", users)
 	uid := install(t, ns, "Changed", "app", "Report.Reader")
 	const app, reader = "changed-orders.app.account", "changed-orders.report-reader.account"
 	awaitSecret(t, ns, app)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mintlog/mintlog/mint/cluster"
 	"github.com/mintlog/mintlog/mint/definition"
@@ -14,4 +15,15 @@ import (
 func (a *Accounts) RemoveUndeclared(ctx context.Context, release *cluster.Release, block definition.Block, secrets ...*corev1.Secret) error {
 	s := situation{release: release, block: block, sight: time.Unix(0, 0), secrets: secrets}
 	return a.remove(ctx, s, decide(ctx, s, a.Webhooks).remove)
+}
+
+// Look looks at an application once.
+func (a *Accounts) Look(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
+	return a.reconcileApplication(ctx, name)
+}
+
+// LoadSights reads when the kinds' blocks were first seen.
+func (a *Accounts) LoadSights(ctx context.Context) error {
+	_, err := a.sights.load(ctx)
+	return err
 }

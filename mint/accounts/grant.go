@@ -11,7 +11,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mintlog/mintlog/mint/account"
 	"github.com/mintlog/mintlog/mint/cluster"
@@ -42,7 +44,8 @@ type grant struct {
 	foreign bool // the Role of that name is not mintlog's, or somebody may have bound it who could not bind mintlog's
 }
 
-// readGrant asks the API server: a record that a cache did not have yet would be taken for none.
+// readGrant asks the API server, and not for what its cache has: a record that a cache did not have yet would be taken
+// for none.
 func (a *Accounts) readGrant(ctx context.Context, release *cluster.Release) (grant, error) {
 	role, err := a.Client.RbacV1().Roles(release.Namespace).Get(ctx, grantName(release), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -172,9 +175,14 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 		next.OwnerReferences = append(next.OwnerReferences, account.Owner(release))
 	}
 	next.Rules = rulesFor(names)
+	if validation.ValidateAnnotationsSize(next.Annotations) != nil {
+		return &recordTooLargeError{logins: len(r.found)}
+	}
 	switch {
 	case is == nil:
-		_, err = client.Create(ctx, next, metav1.CreateOptions{})
+		if _, err = client.Create(ctx, next, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+			a.settled.hasRole(types.NamespacedName{Namespace: release.Namespace, Name: release.Name})
+		}
 	case equality.Semantic.DeepEqual(is, next):
 		return nil
 	default:
@@ -184,6 +192,28 @@ func (a *Accounts) writeRole(ctx context.Context, release *cluster.Release, is *
 		a.metrics.wrote("role", "write")
 	}
 	return raced(err)
+}
+
+// A recordTooLargeError says that an application has more logins that are never seeded than a Role's annotations hold.
+type recordTooLargeError struct{ logins int }
+
+func (e *recordTooLargeError) Error() string {
+	return fmt.Sprintf("%d logins that ran before its kind had a block, or have a password elsewhere, do not fit into its annotations", e.logins)
+}
+
+// withoutGrant adds to the problems why the grant cannot be written, if trying again alone is of no use.
+func (p *plan) withoutGrant(name string, err error) error {
+	why := ""
+	switch tooLarge := (&recordTooLargeError{}); {
+	case errors.As(err, &tooLarge):
+		why = tooLarge.Error()
+	case apierrors.IsInvalid(err), apierrors.IsRequestEntityTooLargeError(err):
+		why = quiet(err).Error()
+	default:
+		return err
+	}
+	p.problems = append(p.problems, grantRefused(name, why))
+	return reportedError{err}
 }
 
 // bind gives the Role to the projector and to nobody else. Where the Role is new its binding commonly is as well: then

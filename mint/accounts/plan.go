@@ -125,7 +125,7 @@ func (s situation) newRecord(accounts []definition.Account, refused []definition
 		return s.record
 	}
 	found := slices.Clone(s.record.found)
-	if s.release.Restored || !s.release.CreationTimestamp.After(s.sight.Add(tie)) {
+	if s.isOlder() {
 		for _, a := range accounts {
 			found = append(found, a.Username)
 		}
@@ -137,6 +137,11 @@ func (s situation) newRecord(accounts []definition.Account, refused []definition
 	}
 	slices.Sort(found)
 	return record{sight: s.sight, found: slices.Compact(found), values: s.record.values}
+}
+
+// isOlder reports whether the application ran before its kind had a block, or may have.
+func (s situation) isOlder() bool {
+	return s.release.Restored || !s.release.CreationTimestamp.After(s.sight.Add(tie))
 }
 
 // ofRelease are the account Secrets of the application's name by their account's part.

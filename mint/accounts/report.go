@@ -24,6 +24,7 @@ const (
 	reasonRefused       = "AccountRefused"
 	reasonForeignSecret = "ForeignSecret"
 	reasonForeignRole   = "ForeignRole"
+	reasonGrantRefused  = "GrantRefused"
 	reasonFormatFailed  = "FormatFailed"
 	reasonNotInValues   = "PasswordNotInValues"
 	reasonTakenAway     = "ValuesTakenAway"
@@ -44,6 +45,11 @@ func foreignSecret(name string) problem {
 func foreignRole(name string) problem {
 	return problem{reasonForeignRole, fmt.Sprintf("the Role %s is not this application's, or not as mintlog wrote it, and is left alone: "+
 		"accounts are minted but not seeded, and their histories stay Unattributed, until it is removed with every RoleBinding to it", name)}
+}
+
+// grantRefused is why a grant cannot be written as long as the application is as it is.
+func grantRefused(name, why string) problem {
+	return problem{reasonGrantRefused, fmt.Sprintf("the Role %s is not written: %s; accounts are minted but not seeded, and their histories stay Unattributed", name, why)}
 }
 
 func formatFailed(account string, err error) problem {

@@ -21,7 +21,8 @@ import (
 )
 
 // held tells which accounts have a password in the Secrets where charts keep them: <release>-credentials has one under
-// each username, <release>-auth one for all.
+// each username, <release>-auth one for all. It asks for what there is now: kube-apiserver's own cache would answer for a
+// little less, but may be behind by any time, and what it did not have yet would lock somebody out.
 func (a *Accounts) held(ctx context.Context, release *cluster.Release) (func(name string) bool, error) {
 	var credentials, auth map[string]bool
 	group, ctx := errgroup.WithContext(ctx)

@@ -132,8 +132,7 @@ func (r *role) wrote(t *testing.T, object, verb string) int {
 func TestStoredFormsComeIntoTheValuesWithTheirAccountsAndFluxIsAskedOncePerOperation(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-delivered")
-	define(t, "Delivered", valuesUsers)
-	awaitSight(t, "Delivered")
+	serve(t, "Delivered", valuesUsers)
 	install(t, ns, "Delivered", "app", "Report.Reader")
 	const release = "delivered-orders"
 	app, reader := entry(release, "app", "app"), entry(release, "report-reader", "Report.Reader")
@@ -200,8 +199,7 @@ func TestTheEntryOfARemovedAccountGoesBeforeItsSecretDoes(t *testing.T) {
 	})
 	r := runWith(t, config)
 	ns := tenant(t, "tenant-ordered")
-	define(t, "Ordered", valuesUsers)
-	awaitSight(t, "Ordered")
+	serve(t, "Ordered", valuesUsers)
 	install(t, ns, "Ordered", "app", "old")
 	app, old := entry("ordered-orders", "app", "app"), entry("ordered-orders", "old", "old")
 	awaitValuesFrom(t, ns, "ordered-orders", cozystackValues, app, old)
@@ -250,8 +248,7 @@ func TestOthersWhoWriteTheSameHelmReleaseMeanwhileLoseNothing(t *testing.T) {
 		})
 	})
 	r := runWith(t, config)
-	define(t, "Listed", valuesUsers)
-	awaitSight(t, "Listed")
+	serve(t, "Listed", valuesUsers)
 	install(t, ns, "Listed", "a")
 	eventually(t, "every entry", func() bool {
 		var theirs []string
@@ -284,8 +281,7 @@ func reset(t *testing.T, namespace, name string) {
 func TestEntriesThatAnotherTakesAwayArePutBackAFewTimesAndThenTheFieldsManagerIsNamed(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-fought")
-	define(t, "Fought", valuesUsers)
-	awaitSight(t, "Fought")
+	serve(t, "Fought", valuesUsers)
 	install(t, ns, "Fought", "app")
 	const release = "fought-orders"
 	app := entry(release, "app", "app")
@@ -331,8 +327,7 @@ func TestEntriesThatAnotherTakesAwayArePutBackAFewTimesAndThenTheFieldsManagerIs
 func TestASuspendedReleaseGetsItsEntriesAndRequestsForWhenItIsResumed(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-suspended")
-	define(t, "Suspended", valuesUsers)
-	awaitSight(t, "Suspended")
+	serve(t, "Suspended", valuesUsers)
 	install(t, ns, "Suspended", "app")
 	const release = "suspended-orders"
 	awaitValuesFrom(t, ns, release, cozystackValues, entry(release, "app", "app"))
@@ -349,8 +344,7 @@ func TestASuspendedReleaseGetsItsEntriesAndRequestsForWhenItIsResumed(t *testing
 func TestAValuesPathThatChangesMovesTheEntriesAndOneThatGoesTakesThemAlong(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-moved")
-	define(t, "Moved", valuesUsers)
-	awaitSight(t, "Moved")
+	serve(t, "Moved", valuesUsers)
 	install(t, ns, "Moved", "Report.Reader")
 	const release = "moved-orders"
 	at := entry(release, "report-reader", "Report.Reader")
@@ -364,8 +358,7 @@ func TestAValuesPathThatChangesMovesTheEntriesAndOneThatGoesTakesThemAlong(t *te
 	define(t, "Moved", nil)
 	never(t, "a change", func() bool { return !assert.ObjectsAreEqual([]any{cozystackValues, at}, valuesFrom(t, ns, release)) })
 
-	define(t, "Moved", users)
-	awaitSight(t, "Moved")
+	serve(t, "Moved", users)
 	awaitValuesFrom(t, ns, release, cozystackValues)
 	assert.NotNil(t, secret(t, ns, release+".report-reader.account"))
 }
@@ -373,8 +366,7 @@ func TestAValuesPathThatChangesMovesTheEntriesAndOneThatGoesTakesThemAlong(t *te
 func TestAHelmReleaseThatTakesNoMoreAnnotationsIsReportedAndDoneWhenItDoes(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-full")
-	define(t, "Full", valuesUsers)
-	awaitSight(t, "Full")
+	serve(t, "Full", valuesUsers)
 	const last = "kubectl.kubernetes.io/last-applied-configuration"
 	const release = "full-orders"
 	_, err := servers().Apply(t.Context(), ns, object{
@@ -398,8 +390,7 @@ func TestAHelmReleaseThatTakesNoMoreAnnotationsIsReportedAndDoneWhenItDoes(t *te
 func TestAnAccountWhosePlaceInTheValuesIsTakenIsReportedAndTheOthersAreServed(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-covered")
-	define(t, "Covered", object{"format": users["format"], "accounts": users["accounts"], "valuesPath": "users.{username}.hash"})
-	awaitSight(t, "Covered")
+	serve(t, "Covered", object{"format": users["format"], "accounts": users["accounts"], "valuesPath": "users.{username}.hash"})
 	_, err := servers().InstallRelease(t.Context(), ns, "Covered", "orders", object{"users": object{"app": object{}, "bad": nil}})
 	require.NoError(t, err)
 	app := entry("covered-orders", "app", "app")

@@ -203,10 +203,14 @@ func TestOfAnApplicationWhoseValuesAreNoObjectTheAccountsAreNotKnown(t *testing.
 	f := func(patch, want string) {
 		t.Helper()
 		told := w.told("tenant-values", "values-orders")
-		_, err := releases.Patch(t.Context(), "values-orders", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		patched, err := releases.Patch(t.Context(), "values-orders", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 		require.NoError(t, err)
+		var cached *cluster.Release
+		eventually(t, "the cache has it", func() bool {
+			cached, _ = w.Release("tenant-values", "values-orders")
+			return cached.ResourceVersion == patched.GetResourceVersion()
+		})
 		eventually(t, "it is told of", func() bool { return w.told("tenant-values", "values-orders") > told })
-		cached, _ := w.Release("tenant-values", "values-orders")
 		live, _, err := w.Live(t.Context(), cached)
 		require.NoError(t, err)
 		for _, r := range []*cluster.Release{cached, live} {

@@ -36,6 +36,7 @@ type Release struct {
 	Namespace         string
 	Name              string // the HelmRelease's: prefix and application
 	UID               types.UID
+	ResourceVersion   string
 	Kind              string // the application's, by label
 	Application       string // the application's name, by label
 	Values            map[string]any
@@ -62,7 +63,7 @@ func (r *Release) Declares(other *Release) bool {
 	sameTime := a.CreationTimestamp.Equal(b.CreationTimestamp)
 	for _, one := range []*Release{&a, &b} {
 		one.CreationTimestamp, one.Deployed = time.Time{}, time.Time{}
-		one.ValuesFrom, one.Requested, one.Suspended = nil, "", false
+		one.ValuesFrom, one.Requested, one.Suspended, one.ResourceVersion = nil, "", false, ""
 	}
 	return sameTime && reflect.DeepEqual(a, b)
 }
@@ -80,11 +81,13 @@ func (r *Release) Accounts(ctx context.Context, block definition.Block, webhooks
 
 // A Definition says which credentials the applications of a kind have.
 type Definition struct {
-	Name     string // of the ApplicationDefinition
-	Kind     string
-	HasBlock bool // there is a spec.credentials
-	Block    definition.Block
-	Err      error // why the kind is not served; nil if it is, or has no block
+	Name            string // of the ApplicationDefinition
+	UID             types.UID
+	ResourceVersion string
+	Kind            string
+	HasBlock        bool // there is a spec.credentials
+	Block           definition.Block
+	Err             error // why the kind is not served; nil if it is, or has no block
 }
 
 // A releaseObject is what the cache keeps of a HelmRelease.
@@ -117,7 +120,7 @@ func ReadRelease(u *unstructured.Unstructured) *Release {
 	values, err := readValues(u)
 	labels := u.GetLabels()
 	return &Release{
-		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(),
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
 		Kind: labels[KindLabel], Application: labels[NameLabel],
 		Values: values, ValuesErr: err, CreationTimestamp: u.GetCreationTimestamp().Time,
 		Deleting: u.GetDeletionTimestamp() != nil, Restored: labels[restoreLabel] != "",
@@ -151,7 +154,7 @@ func transformDefinition(o any) (any, error) {
 
 // ReadDefinition is what an ApplicationDefinition says. It keeps of a block that cannot be read the reason why its kind is not served.
 func ReadDefinition(u *unstructured.Unstructured) *Definition {
-	d := &Definition{Name: u.GetName()}
+	d := &Definition{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}
 	d.Kind, _, _ = unstructured.NestedString(u.Object, "spec", "application", "kind")
 	if block, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "credentials"); found && block != nil {
 		d.HasBlock = true
@@ -167,6 +170,7 @@ func (o *definitionObject) same(other *definitionObject) bool {
 		return false
 	}
 	a.Err, b.Err = nil, nil
+	a.UID, b.UID, a.ResourceVersion, b.ResourceVersion = "", "", "", ""
 	return reflect.DeepEqual(a, b)
 }
 
