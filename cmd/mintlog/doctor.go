@@ -90,7 +90,7 @@ stream is not embedded: then it can tell which part an event got stuck behind.`,
 			results := d.Run(ctx, func(r doctor.Result, finished, of int) {
 				fmt.Fprintf(c.ErrOrStderr(), "[%d/%d] %s: %s after %.1fs\n", finished, of, r.Check, r.Verdict, r.Seconds)
 			})
-			err = errors.Join(printResults(c.OutOrStdout(), f.output, columns(c.OutOrStdout()), results), closeAll(), c.Context().Err())
+			err = errors.Join(printResults(c.OutOrStdout(), f.output, terminalWidth(c.OutOrStdout()), results), closeAll(), c.Context().Err())
 			for _, r := range results {
 				if r.Verdict == doctor.Fail {
 					return errors.Join(err, errSick)
@@ -163,8 +163,8 @@ func (f *doctorFlags) validate() error {
 	return f.stream.validate()
 }
 
-// columns are how many a terminal has; 0: out is none, and lines may be as long as they are.
-func columns(out io.Writer) int {
+// terminalWidth is how many columns a terminal has; 0: out is none, and lines may be as long as they are.
+func terminalWidth(out io.Writer) int {
 	file, ok := out.(*os.File)
 	if !ok {
 		return 0
