@@ -7,23 +7,29 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // streamDirectory is where the embedded stream rests in the state directory.
 func (f *streamFlags) streamDirectory() string { return filepath.Join(f.state, "stream") }
 
+// allFlags are those of every part.
+type allFlags struct {
+	process                                                 processFlags
+	kubernetes                                              clusterFlags
+	where                                                   streamFlags
+	house                                                   houseFlags
+	mint                                                    mintFlags
+	accounts                                                accountsFlags
+	ingest                                                  ingestFlags
+	receive                                                 webhookFlags
+	project                                                 projectFlags
+	archive                                                 archiveFlags
+	mintKubeconfig, accountsKubeconfig, projectorKubeconfig string
+}
+
 func allCommand() *cobra.Command {
-	var process processFlags
-	var kubernetes clusterFlags
-	var where streamFlags
-	var house houseFlags
-	var mint mintFlags
-	var accounts accountsFlags
-	var ingest ingestFlags
-	receive := webhookFlags{prefix: "webhook-"}
-	var project projectFlags
-	var archive archiveFlags
-	var mintKubeconfig, accountsKubeconfig, projectorKubeconfig string
+	f := allFlags{receive: webhookFlags{prefix: "webhook-"}}
 	c := &cobra.Command{
 		Use:   "all",
 		Short: "Run every part in one process, with the stream embedded",
@@ -41,50 +47,61 @@ are received if --webhook-client-ca-file, --webhook-tls-cert-file and
 		Example: `  mintlog all --audit-log /var/log/audit/kube/audit.log --victorialogs http://victoria-logs:9428 \
     --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
-				received := receive.given(c.Flags())
+			return f.process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
 				if !c.Flags().Changed("webhook-set-aside") {
-					receive.setAside = filepath.Join(where.state, "set-aside")
+					f.receive.setAside = filepath.Join(f.where.state, "set-aside")
 				}
-				if err := errors.Join(house.validate(), mint.validate(), accounts.validate(), validateSources(&ingest, &receive, received), project.validate(),
-					checkFile("--mint-kubeconfig", mintKubeconfig), checkFile("--accounts-kubeconfig", accountsKubeconfig), checkFile("--projector-kubeconfig", projectorKubeconfig)); err != nil {
-					return nil, err
-				}
-				s, err := where.open(ctx, p)
-				if err != nil {
-					return nil, err
-				}
-				gaps := &knownGaps{}
-				parts := parts{all: []part{gaps.follow(s)}}
-				parts.add(mint.parts(p, house, gaps, cmp.Or(mintKubeconfig, kubernetes.kubeconfig)))
-				parts.add(accounts.parts(p, house, cmp.Or(accountsKubeconfig, kubernetes.kubeconfig)))
-				if len(ingest.auditLogs) > 0 {
-					parts.add(ingest.parts(p, s, where.state))
-				}
-				if received {
-					parts.add(receive.parts(p, s))
-				}
-				parts.add(project.parts(p, s, house, cmp.Or(projectorKubeconfig, kubernetes.kubeconfig)))
-				parts.add(archive.parts(p, s))
-				return parts.all, parts.err
+				return f.parts(ctx, p, f.receive.given(c.Flags()))
 			})
 		},
 	}
-	flags := c.Flags()
-	process.bind(flags)
-	kubernetes.bind(flags)
-	where.bindEmbedded(flags)
-	house.bind(flags)
-	mint.bind(flags)
-	accounts.bind(flags, false)
-	ingest.bind(flags)
-	receive.bind(flags)
-	project.bind(flags)
-	archive.bind(flags)
-	flags.StringVar(&mintKubeconfig, "mint-kubeconfig", "", "kubeconfig of the mint server, if it is not --kubeconfig")
-	flags.StringVar(&accountsKubeconfig, "accounts-kubeconfig", "", "kubeconfig of the accounts role, if it is not --kubeconfig")
-	flags.StringVar(&projectorKubeconfig, "projector-kubeconfig", "", "kubeconfig of the projector, if it is not --kubeconfig")
+	f.bind(c.Flags())
 	return noArguments(c)
+}
+
+func (f *allFlags) bind(flags *pflag.FlagSet) {
+	f.process.bind(flags)
+	f.kubernetes.bind(flags)
+	f.where.bindEmbedded(flags)
+	f.house.bind(flags)
+	f.mint.bind(flags)
+	f.accounts.bind(flags, false)
+	f.ingest.bind(flags)
+	f.receive.bind(flags)
+	f.project.bind(flags)
+	f.archive.bind(flags)
+	flags.StringVar(&f.mintKubeconfig, "mint-kubeconfig", "", "kubeconfig of the mint server, if it is not --kubeconfig")
+	flags.StringVar(&f.accountsKubeconfig, "accounts-kubeconfig", "", "kubeconfig of the accounts role, if it is not --kubeconfig")
+	flags.StringVar(&f.projectorKubeconfig, "projector-kubeconfig", "", "kubeconfig of the projector, if it is not --kubeconfig")
+}
+
+// validate looks at all there is before anything is opened. received: audit events are sent to this process.
+func (f *allFlags) validate(received bool) error {
+	return errors.Join(f.house.validate(), f.mint.validate(), f.accounts.validate(), validateSources(&f.ingest, &f.receive, received), f.project.validate(),
+		checkFile("--mint-kubeconfig", f.mintKubeconfig), checkFile("--accounts-kubeconfig", f.accountsKubeconfig), checkFile("--projector-kubeconfig", f.projectorKubeconfig))
+}
+
+func (f *allFlags) parts(ctx context.Context, p runtime, received bool) ([]part, error) {
+	if err := f.validate(received); err != nil {
+		return nil, err
+	}
+	s, err := f.where.open(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	gaps := &knownGaps{}
+	parts := parts{all: []part{gaps.follow(s)}}
+	parts.add(f.mint.parts(p, f.house, gaps, cmp.Or(f.mintKubeconfig, f.kubernetes.kubeconfig)))
+	parts.add(f.accounts.parts(p, f.house, cmp.Or(f.accountsKubeconfig, f.kubernetes.kubeconfig)))
+	if len(f.ingest.auditLogs) > 0 {
+		parts.add(f.ingest.parts(p, s, f.where.state))
+	}
+	if received {
+		parts.add(f.receive.parts(p, s))
+	}
+	parts.add(f.project.parts(p, s, f.house, cmp.Or(f.projectorKubeconfig, f.kubernetes.kubeconfig)))
+	parts.add(f.archive.parts(p, s))
+	return parts.all, parts.err
 }
 
 // validateSources wants one source of the audit log at least.
