@@ -135,7 +135,7 @@ func (c *cluster) await(names ...string) {
 			assert.NotEmpty(t, c.stored["create "+name])
 			assert.NotEmpty(t, c.stored["update "+name])
 		}
-	}, time.Minute, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func (c *cluster) fetch() {
@@ -152,6 +152,7 @@ func (c *cluster) fetch() {
 func (c *cluster) matched() float64 { return testutil.ToFloat64(c.receiver.metrics.matched) }
 
 func TestARealApiserverDeliversEachEventOnceThoughItsFileIsFollowedToo(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 2)
 	var names []string
 	write := func(name string) {
@@ -166,7 +167,7 @@ func TestARealApiserverDeliversEachEventOnceThoughItsFileIsFollowedToo(t *testin
 	// While nothing can be published, kube-apiserver holds on to its batches.
 	c.gate.shut(true)
 	write("held.account")
-	require.Eventually(t, func() bool { return c.rejected(unpublished) >= 8 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.rejected(unpublished) >= 8 }, 2*time.Minute, 10*time.Millisecond)
 	c.gate.shut(false)
 	c.await(names...)
 
@@ -179,7 +180,7 @@ func TestARealApiserverDeliversEachEventOnceThoughItsFileIsFollowedToo(t *testin
 		write(fmt.Sprintf("both-%d.account", i))
 	}
 	c.await(names...)
-	require.Eventually(t, func() bool { return c.matched() >= float64(2*len(names)) }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.matched() >= float64(2*len(names)) }, 2*time.Minute, 10*time.Millisecond)
 	c.fetch()
 	for _, name := range names {
 		require.Len(t, c.stored["create "+name], 1, name)
@@ -227,6 +228,7 @@ func (w *writer) end() []string {
 // TestApiserversThatEndOneAfterTheOtherLoseNoEvent is kubernetes#50781. One that is stopped sends what it has before it
 // ends. One that is killed takes a batch with it, which only the files still have.
 func TestApiserversThatEndOneAfterTheOtherLoseNoEvent(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3) // the first has the watches of kube-controller-manager, which hold up its end
 	run := func(prefix string, end func(apiserver int)) {
 		first, second := c.startWriter(1, prefix+"-1"), c.startWriter(2, prefix+"-2")
@@ -242,7 +244,7 @@ func TestApiserversThatEndOneAfterTheOtherLoseNoEvent(t *testing.T) {
 			for _, name := range names {
 				assert.NotEmpty(t, c.stored["create "+name])
 			}
-		}, time.Minute, 50*time.Millisecond)
+		}, 2*time.Minute, 50*time.Millisecond)
 		for _, name := range names {
 			require.Len(t, c.stored["create "+name], 1, name)
 		}

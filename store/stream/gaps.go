@@ -193,31 +193,58 @@ func (s *Stream) changeGaps(ctx context.Context, change func([]gap.Gap) ([]gap.G
 	}
 }
 
-// encodeGaps is the value of a list of gaps, within its bounds.
-func encodeGaps(list []gap.Gap) ([]byte, error) {
-	slices.SortStableFunc(list, func(a, b gap.Gap) int { return a.FoundAt.Compare(b.FoundAt) })
-	encoded, bytes := make([]json.RawMessage, 0, len(list)), 0
-	for _, g := range list {
-		e, err := g.Encode()
-		if err != nil {
-			return nil, err
-		}
-		encoded, bytes = append(encoded, e), bytes+len(e)+1
-	}
-	if len(list) > maxGaps || bytes > maxGapsBytes {
-		return encodeGaps(fewer(list))
-	}
-	return json.Marshal(encoded)
+// An encodedGap is a gap as it is kept.
+type encodedGap struct {
+	gap.Gap
+	text json.RawMessage
 }
 
-// fewer is a list without one gap: without the first that is closed, or else with two open ones as one, those of the
-// same source, if there are such, that lie closest.
-func fewer(list []gap.Gap) []gap.Gap {
-	if i := slices.IndexFunc(list, func(g gap.Gap) bool { return !g.Open() }); i >= 0 {
-		return slices.Delete(list, i, i+1)
+func encode(g gap.Gap) (encodedGap, error) {
+	text, err := g.Encode()
+	return encodedGap{g, text}, err
+}
+
+// encodeGaps is the value of a list of gaps, within its bounds.
+func encodeGaps(list []gap.Gap) ([]byte, error) {
+	kept, bytes := make([]encodedGap, len(list)), 0
+	var err error
+	for i, g := range list {
+		if kept[i], err = encode(g); err != nil {
+			return nil, err
+		}
+		bytes += len(kept[i].text) + 1
 	}
-	slices.SortStableFunc(list, func(a, b gap.Gap) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), a.From.Compare(b.From))
+	for len(kept) > maxGaps || bytes > maxGapsBytes {
+		if kept, err = fewer(kept); err != nil {
+			return nil, err
+		}
+		bytes = 0
+		for _, g := range kept {
+			bytes += len(g.text) + 1
+		}
+	}
+	slices.SortStableFunc(kept, func(a, b encodedGap) int { return a.FoundAt.Compare(b.FoundAt) })
+	texts := make([]json.RawMessage, len(kept))
+	for i, g := range kept {
+		texts[i] = g.text
+	}
+	return json.Marshal(texts)
+}
+
+// fewer is a list without one gap: without the closed one that was found first, or else with two open ones as one, those
+// of the same source, if there are such, that lie closest.
+func fewer(list []encodedGap) ([]encodedGap, error) {
+	oldest := -1
+	for i, g := range list {
+		if !g.Open() && (oldest < 0 || g.FoundAt.Before(list[oldest].FoundAt)) {
+			oldest = i
+		}
+	}
+	if oldest >= 0 {
+		return slices.Delete(list, oldest, oldest+1), nil
+	}
+	slices.SortStableFunc(list, func(a, b encodedGap) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), a.From.Compare(b.From), a.FoundAt.Compare(b.FoundAt))
 	})
 	closest, distance := 0, time.Duration(-1)
 	for i := range len(list) - 1 {
@@ -225,6 +252,9 @@ func fewer(list []gap.Gap) []gap.Gap {
 			closest, distance = i, max(d, 0)
 		}
 	}
-	list[closest] = list[closest].Join(list[closest+1])
-	return slices.Delete(list, closest+1, closest+2)
+	var err error
+	if list[closest], err = encode(list[closest].Join(list[closest+1].Gap)); err != nil {
+		return nil, err
+	}
+	return slices.Delete(list, closest+1, closest+2), nil
 }
