@@ -32,6 +32,7 @@ func gapsOf(t testing.TB, s *Stream) []gap.Gap {
 }
 
 func TestGapsAreRecordedOnceAndSurviveARestart(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	s := open(t, o)
 	assert.Empty(t, gapsOf(t, s))
@@ -56,6 +57,7 @@ func TestGapsAreRecordedOnceAndSurviveARestart(t *testing.T) {
 }
 
 func TestAGapIsClosedAsItWasSeenAndOpensWhenItGrows(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	at := epoch.Add(2 * time.Hour)
 	assert.ErrorIs(t, s.CloseGap(t.Context(), lost(0), at), ErrNoSuchGap)
@@ -77,12 +79,14 @@ func TestAGapIsClosedAsItWasSeenAndOpensWhenItGrows(t *testing.T) {
 }
 
 func TestWhatIsNoGapIsNotRecorded(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	assert.ErrorIs(t, s.RecordGap(t.Context(), gap.Gap{}), gap.ErrInvalid)
 	assert.Empty(t, gapsOf(t, s))
 }
 
 func TestGapsRecordedAtTheSameTimeAreAllKept(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	var group sync.WaitGroup
 	for i := range 20 {
@@ -97,6 +101,7 @@ func TestGapsRecordedAtTheSameTimeAreAllKept(t *testing.T) {
 }
 
 func TestMoreGapsThanAreKeptLoseNothingThatIsMissing(t *testing.T) {
+	t.Parallel()
 	var list []gap.Gap
 	for i := range maxGaps + 100 {
 		g := lost(i)
@@ -129,6 +134,7 @@ func TestMoreGapsThanAreKeptLoseNothingThatIsMissing(t *testing.T) {
 }
 
 func TestGapsOfAnyLengthAndSourceStayWithinTheirBounds(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	var list []gap.Gap
 	for i := range 2 * maxGaps {
@@ -152,6 +158,7 @@ func TestGapsOfAnyLengthAndSourceStayWithinTheirBounds(t *testing.T) {
 }
 
 func TestTheGapsBucketIsMadeAgainWhenItIsLostAndWhatIsUnreadableIsReplaced(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.RecordGap(t.Context(), lost(0)))
 	require.NoError(t, s.js.DeleteKeyValue(t.Context(), gapsBucket))
@@ -193,6 +200,7 @@ func next(t testing.TB, said <-chan []gap.Gap) []gap.Gap {
 }
 
 func TestWhoeverFollowsTheGapsIsToldOfEachChange(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	said := follow(t, s)
 	assert.Empty(t, next(t, said))

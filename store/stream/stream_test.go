@@ -84,19 +84,22 @@ func intent(i int) event.Event {
 	return e
 }
 
-// drain acknowledges and returns what the consumer gets until nothing comes for a while.
+// drain acknowledges and returns what the consumer gets until nothing is left, or comes for a while.
 func drain(t testing.TB, s *Stream, consumer Consumer) []event.Event {
 	t.Helper()
 	var got []event.Event
 	for {
 		messages, err := s.Fetch(t.Context(), consumer, 100, 300*time.Millisecond)
 		require.NoError(t, err)
-		if len(messages) == 0 {
-			return got
-		}
 		for _, m := range messages {
 			got = append(got, m.Event)
 			require.NoError(t, m.Ack())
+		}
+		c, err := s.js.Consumer(t.Context(), streamNames[consumerKinds[consumer]], string(consumer))
+		require.NoError(t, err)
+		is := c.CachedInfo()
+		if is.NumPending == 0 && (len(messages) == 0 || is.NumAckPending == 0) {
+			return got
 		}
 	}
 }
@@ -119,6 +122,7 @@ func stored(t testing.TB, s *Stream, k kind) int {
 }
 
 func TestPublishedEventsReachEveryConsumerInOrderAsTheyWere(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	want := mints(0, 1500) // more than one window
 	require.NoError(t, s.Publish(t.Context(), want))
@@ -127,6 +131,7 @@ func TestPublishedEventsReachEveryConsumerInOrderAsTheyWere(t *testing.T) {
 }
 
 func TestEachEventGoesToTheStreamOfItsKind(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	dry := mintEvent(4, 201)
 	dry.RequestURI += "?dryRun=All"
@@ -144,6 +149,7 @@ func TestEachEventGoesToTheStreamOfItsKind(t *testing.T) {
 }
 
 func TestAnEventStaysUntilBothProjectorAndArchiverHaveAcknowledgedIt(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
 	drain(t, s, ProjectorEvents)
@@ -153,6 +159,7 @@ func TestAnEventStaysUntilBothProjectorAndArchiverHaveAcknowledgedIt(t *testing.
 }
 
 func TestFetchReturnsNoMoreThanAConsumerShouldHoldAndTheRestComesAgain(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	list := mints(0, 40)
 	for i := range list {
@@ -173,6 +180,7 @@ func TestFetchReturnsNoMoreThanAConsumerShouldHoldAndTheRestComesAgain(t *testin
 }
 
 func TestAnEventPublishedTwiceIsAcknowledgedAndStoredOnce(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
@@ -180,6 +188,7 @@ func TestAnEventPublishedTwiceIsAcknowledgedAndStoredOnce(t *testing.T) {
 }
 
 func TestTwoEventsOfOneAuditIDAreBothStored(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	second := mintEvent(1, 201)
 	second.User.Username = "ivan"
@@ -188,6 +197,7 @@ func TestTwoEventsOfOneAuditIDAreBothStored(t *testing.T) {
 }
 
 func TestAFullStreamRefusesWithErrFullKeepsWhatItHasAndTakesMoreOnceThereIsRoom(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.MaxBytes = 20_000
 	s := open(t, o)
@@ -212,6 +222,7 @@ func TestAFullStreamRefusesWithErrFullKeepsWhatItHasAndTakesMoreOnceThereIsRoom(
 }
 
 func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	c := s.streamConfigs()[2]
 	c.MaxBytes = 20_000
@@ -228,6 +239,7 @@ func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
 }
 
 func TestAnEventOverTheServersLimitIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	list := mints(0, 3)
 	list[1].UserAgent = strings.Repeat("\x01", maxPayload/6) // each byte takes six in JSON
@@ -244,6 +256,7 @@ func TestAnEventOverTheServersLimitIsRefusedBeforeAnythingIsSent(t *testing.T) {
 }
 
 func TestMessagesCanBeNeitherDeletedNorPurged(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(1, 201), intent(1), mintEvent(2, 403)}))
 	for k, name := range streamNames {
@@ -256,6 +269,7 @@ func TestMessagesCanBeNeitherDeletedNorPurged(t *testing.T) {
 }
 
 func TestASecondOpenOfTheDirectoryCarriesOnWhereTheFirstEnded(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	first, err := Open(t.Context(), o)
 	require.NoError(t, err)
@@ -282,6 +296,7 @@ func TestASecondOpenOfTheDirectoryCarriesOnWhereTheFirstEnded(t *testing.T) {
 }
 
 func TestADirectoryTakesOneStreamAtATime(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	open(t, o)
 	_, err := Open(t.Context(), reopened(o))
@@ -320,6 +335,7 @@ func receive(t testing.TB, got <-chan *Message) *Message {
 }
 
 func TestConsumptionResumesAfterItsConsumerWasDeleted(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	got := consumeAll(t, s, ProjectorEvents)
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
@@ -334,6 +350,7 @@ func TestConsumptionResumesAfterItsConsumerWasDeleted(t *testing.T) {
 }
 
 func TestPublishingAndConsumptionResumeAfterTheirStreamWasDeleted(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	got := consumeAll(t, s, ProjectorEvents)
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
@@ -347,6 +364,7 @@ func TestPublishingAndConsumptionResumeAfterTheirStreamWasDeleted(t *testing.T) 
 
 // Others publish while one process makes a lost stream anew: what the server acknowledges to them, consumers must get.
 func TestNothingIsAcknowledgedBeforeTheConsumersOfALostStreamAreThere(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.js.DeleteStream(t.Context(), streamNames[events]))
 	acknowledged, stop := make(chan int), make(chan struct{})
@@ -383,6 +401,7 @@ func TestNothingIsAcknowledgedBeforeTheConsumersOfALostStreamAreThere(t *testing
 }
 
 func TestAStreamThatNobodyCameToOpeningIsOpenedWithItsConsumers(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.js.DeleteStream(t.Context(), streamNames[events]))
 	_, err := s.js.CreateStream(t.Context(), shut(s.streamConfigs()[0]))
@@ -393,6 +412,7 @@ func TestAStreamThatNobodyCameToOpeningIsOpenedWithItsConsumers(t *testing.T) {
 }
 
 func TestAMessageThatIsNoEventIsSetAsideAndTheRestProceeds(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	for _, payload := range []string{"no JSON", "{}", `{"stage":7}`, ""} {
 		_, err := s.js.Publish(t.Context(), "mintlog.v1.events.a.b.mint", []byte(payload))
@@ -406,6 +426,7 @@ func TestAMessageThatIsNoEventIsSetAsideAndTheRestProceeds(t *testing.T) {
 }
 
 func TestAMessageNotAcknowledgedComesAgainAndSaysHowOften(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
 	for delivered := uint64(1); delivered <= 3; delivered++ {
@@ -425,6 +446,7 @@ func TestAMessageNotAcknowledgedComesAgainAndSaysHowOften(t *testing.T) {
 }
 
 func TestWhatWasHandedOutWhenConsumptionEndedComesAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 20)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -443,6 +465,7 @@ func TestWhatWasHandedOutWhenConsumptionEndedComesAgainAtOnce(t *testing.T) {
 }
 
 func TestAResetConsumerHandsOutAgainWhatWasNotAcknowledged(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
 	messages, err := s.Fetch(t.Context(), ProjectorEvents, 3, time.Minute)
@@ -454,6 +477,7 @@ func TestAResetConsumerHandsOutAgainWhatWasNotAcknowledged(t *testing.T) {
 }
 
 func TestAConsumerThatHandsOutNothingThoughMessagesWaitIsReportedAndReset(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	last := map[Consumer]progress{}
 	stalled := func() float64 { return testutil.ToFloat64(s.metrics.stalled.WithLabelValues(string(ProjectorEvents))) }
@@ -476,6 +500,7 @@ func TestAConsumerThatHandsOutNothingThoughMessagesWaitIsReportedAndReset(t *tes
 }
 
 func TestAFailedPublishIsRepeatedUnderAnotherMessageIDUntilItSucceeds(t *testing.T) {
+	t.Parallel()
 	var r repeats
 	assert.Equal(t, "id", r.messageID("id"))
 	r.failed("id", epoch)
@@ -487,6 +512,7 @@ func TestAFailedPublishIsRepeatedUnderAnotherMessageIDUntilItSucceeds(t *testing
 }
 
 func TestFailedPublishesRememberedAreBounded(t *testing.T) {
+	t.Parallel()
 	var r repeats
 	for i := range maxRepeats + 10 {
 		r.failed(fmt.Sprint(i), epoch)
@@ -498,6 +524,7 @@ func TestFailedPublishesRememberedAreBounded(t *testing.T) {
 }
 
 func TestPublishAfterTheDeadlineIsAnErrorAndCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -507,6 +534,7 @@ func TestPublishAfterTheDeadlineIsAnErrorAndCanBeRepeated(t *testing.T) {
 }
 
 func TestEvidenceIsWrittenOnlyAtTheExpectedRevision(t *testing.T) {
+	t.Parallel()
 	evidence := open(t, testOptions(t)).Evidence()
 	_, _, err := evidence.Get(t.Context(), "0f")
 	require.ErrorIs(t, err, ErrNotFound)
@@ -525,6 +553,7 @@ func TestEvidenceIsWrittenOnlyAtTheExpectedRevision(t *testing.T) {
 }
 
 func TestEvidenceGoesWhenItWasNotWrittenForItsAge(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.EvidenceAge = time.Second
 	evidence := open(t, o).Evidence()
@@ -541,6 +570,7 @@ func TestEvidenceGoesWhenItWasNotWrittenForItsAge(t *testing.T) {
 }
 
 func TestABucketWithoutRoomSaysThatItIsFullAndKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.EvidenceBytes = 20_000
 	evidence := open(t, o).Evidence()
@@ -559,6 +589,7 @@ func TestABucketWithoutRoomSaysThatItIsFullAndKeepsWhatItHas(t *testing.T) {
 }
 
 func TestABucketOfAnEarlierVersionIsBroughtToThisConfigurationAndKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	first, err := Open(t.Context(), o)
 	require.NoError(t, err)
@@ -586,6 +617,7 @@ func TestABucketOfAnEarlierVersionIsBroughtToThisConfigurationAndKeepsWhatItHas(
 }
 
 func TestEvidenceIsReadAndWrittenByOneRequestEachAndOfTheBucketsLeader(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	revision, err := s.Evidence().Put(t.Context(), "0f", []byte("one"), 0)
 	require.NoError(t, err)
@@ -611,6 +643,7 @@ func TestEvidenceIsReadAndWrittenByOneRequestEachAndOfTheBucketsLeader(t *testin
 }
 
 func TestABucketThatIsLostIsMadeAgainByWhoeverNeedsIt(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	revision, err := s.Evidence().Put(t.Context(), "0f", []byte("one"), 0)
 	require.NoError(t, err)
@@ -626,6 +659,7 @@ func TestABucketThatIsLostIsMadeAgainByWhoeverNeedsIt(t *testing.T) {
 }
 
 func TestHowFullTheStreamsAreThatDiscardNothingIsMeasured(t *testing.T) {
+	t.Parallel()
 	o := testOptions(t)
 	o.MaxBytes, o.EvidenceBytes = 1<<20, 2<<20
 	s := open(t, o)
@@ -650,6 +684,7 @@ func TestHowFullTheStreamsAreThatDiscardNothingIsMeasured(t *testing.T) {
 }
 
 func TestTheLagOfAConsumerIsTheAgeOfTheOldestMessageItHasNotAcknowledged(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	lag := func() float64 {
 		require.NoError(t, s.check(t.Context(), ProjectorEvents, map[Consumer]progress{}))
@@ -680,6 +715,7 @@ func TestTheLagOfAConsumerIsTheAgeOfTheOldestMessageItHasNotAcknowledged(t *test
 }
 
 func TestBothWrongLastSequenceCodesMeanConflict(t *testing.T) {
+	t.Parallel()
 	for _, code := range []jetstream.ErrorCode{10071, 10164} {
 		assert.ErrorIs(t, typed(fmt.Errorf("nats: %w", &jetstream.APIError{ErrorCode: code})), ErrConflict)
 	}
@@ -689,6 +725,7 @@ func TestBothWrongLastSequenceCodesMeanConflict(t *testing.T) {
 }
 
 func TestAConnectionThatDropsIsMadeAgainAndConsumptionResumes(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	got := consumeAll(t, s, ProjectorEvents)
 	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
@@ -700,6 +737,7 @@ func TestAConnectionThatDropsIsMadeAgainAndConsumptionResumes(t *testing.T) {
 }
 
 func TestAShortWaitLosesNoMessage(t *testing.T) {
+	t.Parallel()
 	s := open(t, testOptions(t))
 	want := mints(0, 100)
 	go func() {
