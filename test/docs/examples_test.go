@@ -314,7 +314,7 @@ func awaitRight(t *testing.T, kubeconfig string, what ...string) {
 	require.Eventually(t, func() bool {
 		_, code := h.run(t, append([]string{"kubectl", "auth", "can-i"}, what...)...)
 		return code == 0
-	}, 30*time.Second, 100*time.Millisecond, "%v", what)
+	}, 2*time.Minute, 100*time.Millisecond, "%v", what)
 }
 
 func TestAPipelineMintsWithABoundTokenOnce(t *testing.T) {
@@ -383,5 +383,5 @@ func TestAPipelineMintsWithABoundTokenOnce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, code := runner(t, filepath.Join(t.TempDir(), "stored"), "postgres-ci.app").run(t, "bash", "-eo", "pipefail", "-c", pipelines(t)["GitHub"])
 		return code != 0
-	}, 90*time.Second, time.Second, "the token is void when its Secret is gone")
+	}, 5*time.Minute, time.Second, "the token is void when its Secret is gone")
 }

@@ -88,7 +88,7 @@ func startPod(t *testing.T) {
 		"--metrics-address="+cluster.MetricsAddress(), "--audit-log="+cluster.AuditLog(0))
 	_, err = cluster.Run(t.Context(), "mintlog", cluster.Binary(), arguments...)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	require.NoError(t, cluster.LayAPI(ctx))
 }

@@ -101,7 +101,7 @@ func layOrders(t *testing.T) {
 	require.Eventually(t, func() bool { // the garbage collector takes them
 		left, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
 		return err == nil && len(left.Items) == 0
-	}, time.Minute, 100*time.Millisecond)
+	}, 5*time.Minute, 100*time.Millisecond)
 	layApplication(t, sandbox.TenantAcme, "orders")
 	require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, len(logins)))
 }

@@ -189,7 +189,7 @@ func throughTheArchiver(t *testing.T, victoriaLogs string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- archiver.Run(ctx) }()
-	require.Eventually(t, func() bool { return len(victorialogs.Rows(t, victoriaLogs, "eventID:!=''")) == len(known()) }, time.Minute, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return len(victorialogs.Rows(t, victoriaLogs, "eventID:!=''")) == len(known()) }, 5*time.Minute, 100*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 }

@@ -157,7 +157,7 @@ func (s *shell) run(command string) (string, int, error) {
 
 var (
 	// looking commands change nothing, and what they show comes a moment after what it comes of.
-	looking = regexp.MustCompile(`^\s*(kubectl credentials (list|history)|kubectl get|mintlog (who|gaps|enrolled))\b`)
+	looking = regexp.MustCompile(`^\s*(kubectl credentials (list|history)|kubectl get|kubectl auth can-i|mintlog (who|gaps|enrolled|doctor))\b`)
 	long    = regexp.MustCompile(`[A-Za-z0-9]{32,}`)
 )
 
@@ -202,7 +202,7 @@ func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 				break
 			}
 			complaint += ":\n" + redacted(printed)
-			if !looking.MatchString(command) || time.Since(began) > 30*time.Second {
+			if !looking.MatchString(command) || time.Since(began) > 2*time.Minute {
 				break
 			}
 		}
