@@ -79,7 +79,7 @@ func TestThePagesDoWhatTheyShow(t *testing.T) {
 			"kubectl debug node":                 nil, // there is no kubelet; test/ha loses the stream and reads the files again
 			"etcdutl snapshot restore":           nil, // test/ha takes etcd back
 			"mintlog unenroll":                   nil, // test/chart takes namespaces out, and uninstalls
-			"kubectl create secret generic nats": nil, // a nats-server's, for which test/ha makes the keys
+			"kubectl create secret generic nats": nil, // test/chart runs each part with its key
 		}},
 		{"docs/reviewers.md", sandbox.ClusterAdmin, nil},
 		{"docs/examples.md", sandbox.ClusterAdmin, nil},
