@@ -314,6 +314,7 @@ func verifies(verifier []byte, password string) bool {
 type server struct {
 	storage map[string]rest.Storage
 	faults  *faults
+	log     bytes.Buffer
 }
 
 // serve makes a mint server; without a fault, nil, its way is clear.
@@ -328,7 +329,7 @@ func (w *world) serve(t *testing.T, f fault) *server {
 	require.NoError(t, err)
 	s.storage = New(Options{
 		Cluster: w.cluster, Client: client.CoreV1(), Webhooks: w.webhooks, Random: rand.Reader, Now: time.Now, Retention: time.Hour,
-		Registerer: prometheus.NewRegistry(),
+		Log: slog.New(slog.NewTextHandler(&s.log, nil)), Registerer: prometheus.NewRegistry(),
 	})
 	return s
 }

@@ -1,10 +1,14 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,13 +36,14 @@ type minter struct {
 	webhooks definition.Webhooks
 	random   io.Reader
 	now      func() time.Time
+	log      *slog.Logger
 	total    *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 }
 
 func newMinter(o Options) *minter {
 	m := &minter{
-		cluster: o.Cluster, client: o.Client, webhooks: o.Webhooks, random: o.Random, now: o.Now,
+		cluster: o.Cluster, client: o.Client, webhooks: o.Webhooks, random: o.Random, now: o.Now, log: cmp.Or(o.Log, slog.Default()),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mintlog_operations_total", Help: "Requested operations by answer; a dry run is none.",
 		}, []string{"operation", "code"}),
@@ -75,22 +80,28 @@ func (m *minter) do(ctx context.Context, r request) (result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.WriteBudget-m.now().Sub(r.received))
 	defer cancel()
 	done, err := m.run(ctx, r)
+	code := code(err)
+	if code >= http.StatusInternalServerError { // the words of these errors are ours: none quotes a Secret or a webhook
+		m.log.Warn("an operation failed", "operation", r.operation, "namespace", r.namespace, "credential", r.credential,
+			"dry run", r.dryRun, "code", code, "audit id", r.auditID, "error", err)
+	}
 	if !r.dryRun {
-		m.total.WithLabelValues(string(r.operation), code(err)).Inc()
+		m.total.WithLabelValues(string(r.operation), strconv.Itoa(code)).Inc()
 		m.seconds.WithLabelValues(string(r.operation)).Observe(m.now().Sub(r.received).Seconds())
 	}
 	return done, err
 }
 
-func code(err error) string {
+// code is the status of the answer.
+func code(err error) int {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
-		return "201"
+		return http.StatusCreated
 	case errors.As(err, &status):
-		return fmt.Sprint(status.Status().Code)
+		return int(status.Status().Code)
 	default:
-		return "500"
+		return http.StatusInternalServerError
 	}
 }
 

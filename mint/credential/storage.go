@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,8 @@ type Options struct {
 	Gaps Gaps
 	// LastChange has a metric tell of each account when its password last changed.
 	LastChange bool
+	// Log tells of operations that failed on this side; nil: slog.Default().
+	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 

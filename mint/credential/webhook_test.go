@@ -188,8 +188,10 @@ func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 		refusedForNow(t, err, "the format turned: the webhook "+want+"; nothing was written")
 		assert.Nil(t, of.live(t))
 		assert.Equal(t, asked+2, h.asked.Load(), "each asks once")
+		assert.Contains(t, s.log.String(), want, "whoever is on call reads why")
 		for _, shown := range h.requests() {
 			assert.False(t, strings.Contains(err.Error(), shown.Password))
+			assert.False(t, strings.Contains(s.log.String(), shown.Password))
 		}
 	}
 	f("answered with status 500, not 200", func(w http.ResponseWriter, r *http.Request) {
@@ -211,9 +213,16 @@ func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 	})
 	assert.Empty(t, s.faults.sent())
 
+	assert.Equal(t, strings.Count(s.log.String(), "\n"), strings.Count(s.log.String(), "code=503"))
+	assert.Contains(t, s.log.String(), "namespace="+of.namespace+" credential="+of.credential)
+	s.log.Reset()
+
 	h.answer(h.wellBehaved)
 	_, err := s.mint(t, of)
 	require.NoError(t, err, "when it is back, it works again")
+	_, err = s.mint(t, of, func(c *call) { c.preconditions = &v1alpha1.Preconditions{Revision: new(int64)} })
+	refused(t, err, http.StatusConflict, "precondition")
+	assert.Empty(t, s.log.String(), "what the caller has to mend is told to the caller")
 	h.server.Close()
 	before := of.version(t)
 	_, err = s.mint(t, of)
