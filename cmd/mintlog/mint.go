@@ -119,7 +119,7 @@ func (f *mintFlags) parts(p runtime, house houseFlags, gaps credential.Gaps, kub
 		return nil, fmt.Errorf("build the client for account Secrets: %w", err)
 	}
 	storage := credential.New(credential.Options{
-		Cluster: caches, Client: client, Webhooks: askWebhooks(p, "mint", caches), Random: rand.Reader, Now: time.Now, Retention: f.retention, LastChange: f.lastChange, Gaps: gaps, Registerer: p.registry,
+		Cluster: caches, Client: client, Webhooks: askWebhooks(p, "mint", caches), Random: rand.Reader, Now: time.Now, Retention: f.retention, LastChange: f.lastChange, Gaps: gaps, Log: log, Registerer: p.registry,
 	})
 	s, err := server.New(server.Options{
 		Address:  net.JoinHostPort(f.bindAddress, strconv.Itoa(f.port)),
