@@ -252,7 +252,7 @@ func (b *bench) read() {
 }
 
 func waitFor(done func() bool) bool {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if done() {
 			return true
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/mint/webhook"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 const plaintext = "hunter2-the-plaintext"
@@ -351,13 +352,16 @@ func TestOnlyTheGivenAuthoritiesAndTheRightNameAreBelieved(t *testing.T) {
 func TestWhatIsNoHTTPSServerIsNotTalkedTo(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(stores))
 	t.Cleanup(plain.Close)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	gone, err := process.FreeAddress()
 	require.NoError(t, err)
-	gone := listener.Addr().String()
-	require.NoError(t, listener.Close())
 	f := func(url, want string) {
 		t.Helper()
-		_, err := format(webhook.New(webhook.Options{}), webhook.Config{URL: url, Timeout: time.Minute})
+		_, err := format(webhook.New(webhook.Options{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if address == "nowhere.invalid:443" { // as any resolver says it; the machine may have none
+				return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}}
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}), webhook.Config{URL: url, Timeout: time.Minute})
 		require.EqualError(t, err, "the webhook "+want)
 	}
 	f(strings.Replace(plain.URL, "http:", "https:", 1), "broke off, or does not speak HTTPS")
