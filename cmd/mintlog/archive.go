@@ -24,12 +24,19 @@ func (f *archiveFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.url, "victorialogs", os.Getenv("MINTLOG_VICTORIALOGS"), "URL of VictoriaLogs; default: $MINTLOG_VICTORIALOGS")
 }
 
-func (f *archiveFlags) open() (*archive.Archive, error) {
+func (f *archiveFlags) validate() error {
 	if f.url == "" {
-		return nil, errors.New("--victorialogs is needed: the archive holds what the stream does not keep")
+		return errors.New("--victorialogs is needed: the archive holds what the stream does not keep")
 	}
 	if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--victorialogs %q: it is a URL like http://victoria-logs:9428", f.url)
+		return fmt.Errorf("--victorialogs %q: it is a URL like http://victoria-logs:9428", f.url)
+	}
+	return nil
+}
+
+func (f *archiveFlags) open() (*archive.Archive, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
 	}
 	return archive.New(f.url, &http.Client{}), nil
 }
@@ -47,6 +54,9 @@ back. While VictoriaLogs is down, events wait in the stream. It needs --nats and
 		Example: `  mintlog archive --nats nats://nats:4222 --victorialogs http://victoria-logs:9428`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
+				if err := errors.Join(where.wanted(), where.validate(), archive.validate()); err != nil {
+					return nil, err
+				}
 				s, err := where.open(ctx, p)
 				if err != nil {
 					return nil, err

@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -74,6 +76,19 @@ func checkFile(flag, path string) error {
 		return fmt.Errorf("%s %s: it is a file", flag, path)
 	}
 	return nil
+}
+
+// checkFolder wants a directory, or the name of one that can be made.
+func checkFolder(flag, path string) error {
+	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
+		is, err := os.Stat(at)
+		if err == nil && !is.IsDir() || errors.Is(err, syscall.ENOTDIR) {
+			return fmt.Errorf("%s %s: it is a directory", flag, path)
+		}
+		if err == nil || at == filepath.Dir(at) {
+			return nil
+		}
+	}
 }
 
 // checkEach wants a text in every place of a list.

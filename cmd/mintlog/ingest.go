@@ -44,7 +44,7 @@ moves only behind an acknowledged publish. It needs --audit-log and --nats.`,
 		Example: `  mintlog ingest --audit-log /var/log/audit/kube/audit.log --nats nats://nats:4222`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
-				if err := ingest.validate(); err != nil {
+				if err := errors.Join(ingest.validate(), checkFolder("--state", state)); err != nil {
 					return nil, err
 				}
 				s, err := where.open(ctx, p)

@@ -42,8 +42,6 @@ func (f *leaderFlags) bind(flags *pflag.FlagSet, elect bool) {
 
 func (f *leaderFlags) validate() error {
 	switch {
-	case !f.elect:
-		return nil
 	case f.retry <= 0:
 		return fmt.Errorf("--leader-retry-period %s: it is more than 0", f.retry)
 	case f.deadline < 2*f.retry:

@@ -93,5 +93,4 @@ func TestTimesOfAnElectionThatCannotKeepTwoAtWorkApartAreRefused(t *testing.T) {
 	f(15*time.Second, time.Second, time.Second, "--leader-renew-deadline 1s")
 	f(10*time.Second, 10*time.Second, time.Second, "--leader-lease-duration 10s")
 	f(500*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond, "--leader-lease-duration 500ms")
-	assert.NoError(t, (&leaderFlags{}).validate(), "no election, no times")
 }

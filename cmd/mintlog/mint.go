@@ -76,6 +76,9 @@ without an audit event lies in a part of the log that is known to be missing.`,
 		Example: `  mintlog mint --tls-cert-file tls.crt --tls-private-key-file tls.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
+				if err := where.validate(); err != nil {
+					return nil, err
+				}
 				gaps := &knownGaps{}
 				parts, err := mint.parts(p, house, gaps, kubernetes.kubeconfig)
 				if err != nil || where.url == "" {

@@ -187,6 +187,9 @@ func (f *streamFlags) validate() error {
 	case f.nkey != "" && f.credentials != "":
 		return errors.New("--nats-nkey-file: --nats-credentials says already who this is")
 	}
+	if f.url == "" && f.state != "" {
+		return checkFolder("--state", f.state)
+	}
 	return errors.Join(checkFile("--nats-credentials", f.credentials), checkFile("--nats-nkey-file", f.nkey))
 }
 

@@ -52,6 +52,9 @@ every identity that the mint server, the accounts role and the projector use.`,
 		Example: `  mintlog project --nats nats://nats:4222`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return process.run(c.Context(), func(ctx context.Context, p runtime) ([]part, error) {
+				if err := errors.Join(project.validate(), house.validate(), where.wanted(), where.validate(), checkFile("--kubeconfig", kubernetes.kubeconfig)); err != nil {
+					return nil, err
+				}
 				s, err := where.open(ctx, p)
 				if err != nil {
 					return nil, err

@@ -66,7 +66,8 @@ func (f *webhookFlags) validate() error {
 		return fmt.Errorf("%sretry-after %s: it is at least 1s", flag, f.retryAfter)
 	}
 	return errors.Join(checkAddress(flag+"address", f.address), checkEach(flag+"client-name", f.clientNames),
-		checkFile(flag+"client-ca-file", f.clientCAFile), checkFile(flag+"tls-cert-file", f.certFile), checkFile(flag+"tls-private-key-file", f.keyFile))
+		checkFile(flag+"client-ca-file", f.clientCAFile), checkFile(flag+"tls-cert-file", f.certFile), checkFile(flag+"tls-private-key-file", f.keyFile),
+		checkFolder(flag+"set-aside", f.setAside))
 }
 
 // parts are one receiver. It ends by itself behind the requests in hand.
