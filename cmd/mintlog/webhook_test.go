@@ -165,7 +165,7 @@ func TestWhatThePrintedKubeconfigLeadsToPublishesToTheStream(t *testing.T) {
 	s, err := stream.Open(t.Context(), stream.Options{URL: url, MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	defer s.Close()
-	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 10, time.Second)
+	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 1, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, messages, 1)
 	require.Equal(t, "webhook:cp-1", messages[0].Event.Source)

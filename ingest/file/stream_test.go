@@ -36,8 +36,11 @@ func TestAnEventThatTheStreamNeverTakesDoesNotHoldBackTheRest(t *testing.T) {
 	b.read()
 	b.halt()
 
-	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 100, time.Second)
+	messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 4, time.Minute)
 	require.NoError(t, err)
+	more, err := s.Fetch(t.Context(), stream.ProjectorEvents, 1, 300*time.Millisecond)
+	require.NoError(t, err)
+	require.Empty(t, more)
 	var got []string
 	for _, m := range messages {
 		got = append(got, m.Event.AuditID)
