@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -110,7 +112,7 @@ func (f *whoFlags) run(ctx context.Context, out, progress io.Writer, now func() 
 	if err != nil {
 		return err
 	}
-	print, err := newAnswers(f.output, out)
+	print, err := newAnswers(f.output, out, terminalWidth(out))
 	if err != nil {
 		return err
 	}
@@ -275,10 +277,11 @@ type answers interface {
 	flush() error
 }
 
-func newAnswers(output string, out io.Writer) (answers, error) {
+// newAnswers prints to out, which is a terminal of so many columns or, with 0, none.
+func newAnswers(output string, out io.Writer, width int) (answers, error) {
 	switch output {
 	case "table":
-		return &tableAnswers{out: out}, nil
+		return &tableAnswers{out: out, width: width}, nil
 	case "json":
 		return jsonAnswers{bufio.NewWriterSize(out, 16<<10)}, nil
 	case "csv":
@@ -298,24 +301,24 @@ func (a *answer) cells() []string {
 // tableRows is how many rows a table's columns are fitted to at a time, so that the first come soon.
 const tableRows = 50
 
+// How a table stands in a terminal, in the order in which it is tried with the first rows.
+const (
+	wholeTable = iota
+	cutTable   // long ids of credentials are cut
+	twoLines   // for each answer
+)
+
 // tableAnswers is a table for people: what a terminal would act on stands quoted.
 type tableAnswers struct {
 	out   io.Writer
-	rows  [][]string
+	width int // of the terminal, in columns; 0: none, and any
+	rows  []answer
 	begun bool
+	form  int
 }
 
 func (t *tableAnswers) add(a *archive.Asked) error {
-	shown := newAnswer(a)
-	cells := shown.cells()
-	for i := range cells {
-		if cells[i] == "" {
-			cells[i] = "-"
-		} else {
-			cells[i] = printable.Name(cells[i])
-		}
-	}
-	if t.rows = append(t.rows, cells); len(t.rows) < tableRows {
+	if t.rows = append(t.rows, newAnswer(a)); len(t.rows) < tableRows {
 		return nil
 	}
 	return t.flush()
@@ -325,16 +328,85 @@ func (t *tableAnswers) flush() error {
 	if len(t.rows) == 0 {
 		return nil
 	}
-	if !t.begun {
-		t.rows = slices.Insert(t.rows, 0, answerColumns)
+	var text []byte
+	if t.begun {
+		text = t.written(t.form, false)
+	} else {
+		for t.form = wholeTable; ; t.form++ {
+			if text = t.written(t.form, true); t.form == twoLines || t.width == 0 || widest(text) <= t.width {
+				break
+			}
+		}
 		t.begun = true
 	}
-	w := tabwriter.NewWriter(t.out, 6, 0, 3, ' ', 0)
-	for _, cells := range t.rows {
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
 	t.rows = nil
-	return w.Flush()
+	_, err := t.out.Write(text)
+	return err
+}
+
+// written are the rows in a form. Two lines need no header.
+func (t *tableAnswers) written(form int, headed bool) []byte {
+	var b bytes.Buffer
+	if form == twoLines {
+		for _, a := range t.rows {
+			b.WriteString(a.lines())
+		}
+		return b.Bytes()
+	}
+	w := tabwriter.NewWriter(&b, 6, 0, 3, ' ', 0)
+	if headed {
+		fmt.Fprintln(w, strings.Join(answerColumns, "\t"))
+	}
+	for _, a := range t.rows {
+		fmt.Fprintln(w, strings.Join(a.printable(form == cutTable), "\t"))
+	}
+	_ = w.Flush() // a buffer takes everything
+	return b.Bytes()
+}
+
+// lines are the answer as two lines, the second of who asked.
+func (a *answer) lines() string {
+	what := []string{a.cells()[0], printable.Word(a.Namespace), printable.Word(a.Credential), a.Operation}
+	if a.Code != 0 {
+		what = append(what, a.code())
+	}
+	who := []string{"by", printable.Word(a.Who)}
+	if a.Through != "" {
+		who = append(who, "through", printable.Word(a.Through))
+	}
+	if with := a.with(); with != "" {
+		who = append(who, "with", printable.Name(with))
+	}
+	return strings.Join(append(what, string(a.Effect)), " ") + "\n   " + strings.Join(who, " ") + "\n"
+}
+
+// widest is the length of a text's longest line, in characters.
+func widest(text []byte) int {
+	most := 0
+	for line := range bytes.Lines(text) {
+		most = max(most, utf8.RuneCount(bytes.TrimRight(line, "\n")))
+	}
+	return most
+}
+
+// cutID is how much of a long id of a credential stands in a table that would be too wide.
+const cutID = 20
+
+// printable are the cells as a terminal may have them.
+func (a *answer) printable(cut bool) []string {
+	shown := *a
+	if cut && len(shown.CredentialID) > cutID+3 && utf8.RuneCountInString(shown.CredentialID) == len(shown.CredentialID) {
+		shown.CredentialID = shown.CredentialID[:cutID] + "..."
+	}
+	cells := shown.cells()
+	for i := range cells {
+		if cells[i] == "" {
+			cells[i] = "-"
+		} else {
+			cells[i] = printable.Name(cells[i])
+		}
+	}
+	return cells
 }
 
 // jsonAnswers is one object a line.

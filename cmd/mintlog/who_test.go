@@ -37,7 +37,7 @@ func asked() []archive.Asked {
 		}}
 	}
 	certified := request(0, "postgres-orders.app", "mint", "jane")
-	certified.Event.User.Extra = map[string][]string{"authentication.kubernetes.io/credential-id": {"X509SHA256=0f"}}
+	certified.Event.User.Extra = map[string][]string{"authentication.kubernetes.io/credential-id": {"X509SHA256=" + strings.Repeat("0f", 32)}}
 	certified.Commit = &event.Event{ObjectRef: &event.ObjectRef{UID: "u-1"}}
 	robot := request(1, "postgres-orders.report-reader", "revoke", "system:serviceaccount:tenant-acme:tenant-acme")
 	robot.Event.User.Extra = map[string][]string{
@@ -55,10 +55,12 @@ func asked() []archive.Asked {
 	return []archive.Asked{certified, robot, through, received, refused, hostile}
 }
 
-func answered(t *testing.T, output string) string {
+func answered(t *testing.T, output string) string { return answeredAt(t, output, 0) }
+
+func answeredAt(t *testing.T, output string, width int) string {
 	t.Helper()
 	var out bytes.Buffer
-	print, err := newAnswers(output, &out)
+	print, err := newAnswers(output, &out, width)
 	require.NoError(t, err)
 	for _, a := range asked() {
 		require.NoError(t, print.add(&a))
@@ -71,9 +73,10 @@ func answered(t *testing.T, output string) string {
 }
 
 func TestWhoIsPrintedAsATableAsJSONAndAsCSVAndNothingActsOnTheTerminal(t *testing.T) {
-	for _, output := range []string{"table", "json", "csv"} {
-		path := filepath.Join("testdata", "who."+output)
-		got := answered(t, output)
+	f := func(name, output string, width int) {
+		t.Helper()
+		path := filepath.Join("testdata", name)
+		got := answeredAt(t, output, width)
 		if *update {
 			require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 		}
@@ -81,6 +84,26 @@ func TestWhoIsPrintedAsATableAsJSONAndAsCSVAndNothingActsOnTheTerminal(t *testin
 		require.NoError(t, err)
 		assert.Equal(t, string(want), got, path)
 	}
+	f("who.table", "table", 0)
+	f("who-200.table", "table", 200)
+	f("who-80.table", "table", 80)
+	f("who.json", "json", 0)
+	f("who.csv", "csv", 0)
+}
+
+func TestATableKeepsToItsTerminalAndToTheFormOfItsFirstRows(t *testing.T) {
+	whole := answered(t, "table")
+	assert.Equal(t, whole, answeredAt(t, "table", widest([]byte(whole))))
+	assert.LessOrEqual(t, widest([]byte(answeredAt(t, "table", 200))), 200)
+	var out bytes.Buffer
+	print, err := newAnswers("table", &out, 80)
+	require.NoError(t, err)
+	many := asked()
+	for _, a := range many[:2] {
+		require.NoError(t, print.add(&a))
+		require.NoError(t, print.flush())
+	}
+	assert.Equal(t, 4, strings.Count(out.String(), "\n"), "two lines each, and no header")
 }
 
 func TestNamesComeOutOfJSONAsTheyAre(t *testing.T) {

@@ -36,18 +36,32 @@ func shown(r rune) bool { return unicode.IsPrint(r) && (r < utf8.RuneSelf || !as
 const None = "<none>"
 
 // Name shows a name as it is, or quoted as Go would if it holds anything that a terminal would act on, hide or not show,
-// or could be taken for a quoted one. So no two names look the same for an escape sequence or a line break in them.
+// or could be taken for a quoted one, or, by spaces like those between the columns of a table, for two. So no two names
+// look the same for an escape sequence or a line break in them.
 func Name(s string) string {
 	switch {
 	case s == "":
 		return None
-	case !strings.HasPrefix(s, `"`) && !strings.HasPrefix(s, "<") && Escape(s) == s && strings.TrimSpace(s) == s:
+	case !strings.HasPrefix(s, `"`) && !strings.HasPrefix(s, "<") && Escape(s) == s && strings.TrimSpace(s) == s && !strings.Contains(s, "  "):
 		return s
-	case asciiOnly.Load():
-		return strconv.QuoteToASCII(s)
 	default:
-		return strconv.Quote(s)
+		return quoted(s)
 	}
+}
+
+// Word is Name for where one space ends a name: one with a space in it is quoted as well.
+func Word(s string) string {
+	if name := Name(s); name != s || !strings.Contains(s, " ") {
+		return name
+	}
+	return quoted(s)
+}
+
+func quoted(s string) string {
+	if asciiOnly.Load() {
+		return strconv.QuoteToASCII(s)
+	}
+	return strconv.Quote(s)
 }
 
 // Escape makes a message from elsewhere safe to print on one line: what is not printable stands escaped.

@@ -31,6 +31,19 @@ func TestNamesAreShownAsTheyAreUnlessATerminalWouldActOnThem(t *testing.T) {
 	f("\x1b]0;x\a", `"\x1b]0;x\a"`)
 	f("a\u200bb", `"a\u200bb"`)
 	f("\xff", `"\xff"`)
+	f("jane   root", `"jane   root"`)
+}
+
+func TestAWordHasNoSpaceOutsideOfQuotes(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		assert.Equal(t, want, Word(in))
+	}
+	f("jane", "jane")
+	f("jane through root", `"jane through root"`)
+	f("Jörg Groß", `"Jörg Groß"`)
+	f("jane   root", `"jane   root"`)
+	f("", "<none>")
 }
 
 // assertSafe holds that text has nothing but printable characters and line breaks.
