@@ -187,10 +187,11 @@ func (f *streamFlags) validate() error {
 	case f.nkey != "" && f.credentials != "":
 		return errors.New("--nats-nkey-file: --nats-credentials says already who this is")
 	}
-	if f.url == "" && f.state != "" {
-		return checkFolder("--state", f.state)
+	err := errors.Join(checkFile("--nats-credentials", f.credentials), checkFile("--nats-nkey-file", f.nkey))
+	if f.state != "" {
+		err = errors.Join(err, checkFolder("--state", f.state))
 	}
-	return errors.Join(checkFile("--nats-credentials", f.credentials), checkFile("--nats-nkey-file", f.nkey))
+	return err
 }
 
 // wanted is an error if there is no stream.

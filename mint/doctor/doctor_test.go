@@ -420,7 +420,7 @@ func TestANewestOperationWithoutANameTellsOfAProjectorThatStandsStill(t *testing
 		t.Helper()
 		expect(t, judgeHistories(secrets, o, now), verdict, words...)
 	}
-	f(OK, nil, []string{"each of 0 accounts"})
+	f(OK, nil, []string{"no account has an operation"})
 	f(OK, newest(true), []string{"each of 1 accounts"}, account("one", with))
 	f(Fail, newest(true), []string{"acme/postgres-a.one, bears no name", "see that the projector runs"}, account("one", without))
 	f(Warn, newest(false), []string{"1 accounts whose newest operation bears no name: acme/postgres-a.one"}, account("one", without))

@@ -52,7 +52,10 @@ func judgeHistories(secrets []secretFacts, newest *operationFacts, now time.Time
 		findings = append(findings, warn("kubectl credentials history tells of each; if the checks events, stream and grants are well, go by docs/alerts.md, MintlogUnattributedOperation",
 			"%d accounts whose newest operation bears no name: %s", len(unnamed), some(unnamed)))
 	}
-	if len(findings) == 0 {
+	switch {
+	case len(findings) == 0 && named == 0:
+		findings = append(findings, good("no account has an operation that should bear a name by now"))
+	case len(findings) == 0:
 		findings = append(findings, good("the newest operation of each of %d accounts that were minted bears a name", named))
 	}
 	return findings

@@ -18,9 +18,6 @@ import (
 	"github.com/mintlog/mintlog/mint/admission"
 )
 
-// policyNames are the policies that mintlog's chart brings. The first two can be tried.
-var policyNames = []string{admission.AccountSecrets, admission.Grants, "mintlog-records", "mintlog-applications"}
-
 // policyFacts are one policy and what binds it.
 type policyFacts struct {
 	name   string
@@ -45,7 +42,7 @@ func (d *Doctor) lookAtPolicies(ctx context.Context) []Finding {
 		findings = append(findings, warn("look with an identity that may impersonate the ServiceAccounts of "+d.Identities.Namespace,
 			"whether the policies deny what they must was not tried: the right to impersonate serviceaccounts in the namespace %s is missing", d.Identities.Namespace))
 	}
-	for _, name := range policyNames {
+	for _, name := range admission.All() {
 		f := policyFacts{name: name}
 		f.policy, err = client.ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -55,24 +52,13 @@ func (d *Doctor) lookAtPolicies(ctx context.Context) []Finding {
 			continue
 		}
 		f.bound = slices.DeleteFunc(slices.Clone(bindings.Items), func(b admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Spec.PolicyName != name })
-		if as := d.triedAs(name); may && as != "" {
-			f.open = d.try(ctx, name, as)
+		if may {
+			f.open = d.try(ctx, name)
 			f.tried = f.open == nil || errors.Is(f.open, admission.ErrOpen)
 		}
 		findings = append(findings, judgePolicy(f)...)
 	}
 	return findings
-}
-
-// triedAs is the ServiceAccount to which a policy must deny what is tried, "" where nothing can be tried.
-func (d *Doctor) triedAs(policy string) string {
-	switch policy {
-	case admission.AccountSecrets:
-		return d.Identities.Mint
-	case admission.Grants:
-		return d.Identities.Accounts
-	}
-	return ""
 }
 
 // mayActAs asks whether whoever looks may impersonate ServiceAccounts of mintlog's. His own group may break the glass.
@@ -91,7 +77,11 @@ func (d *Doctor) mayActAs(ctx context.Context, accounts ...string) (bool, error)
 }
 
 // try sends, as a part of mintlog, the dry run that the part sends itself at its start.
-func (d *Doctor) try(ctx context.Context, policy, account string) error {
+func (d *Doctor) try(ctx context.Context, policy string) error {
+	account := d.Identities.Accounts
+	if policy == admission.AccountSecrets {
+		account = d.Identities.Mint
+	}
 	config := rest.CopyConfig(d.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: fmt.Sprintf("system:serviceaccount:%s:%s", d.Identities.Namespace, account)}
 	client, err := kubernetes.NewForConfig(config)
