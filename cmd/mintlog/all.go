@@ -78,6 +78,7 @@ func (f *allFlags) bind(flags *pflag.FlagSet) {
 // validate looks at all there is before anything is opened. received: audit events are sent to this process.
 func (f *allFlags) validate(received bool) error {
 	return errors.Join(f.house.validate(), f.mint.validate(), f.accounts.validate(), validateSources(&f.ingest, &f.receive, received), f.project.validate(),
+		f.where.validate(), f.archive.validate(),
 		checkFile("--mint-kubeconfig", f.mintKubeconfig), checkFile("--accounts-kubeconfig", f.accountsKubeconfig), checkFile("--projector-kubeconfig", f.projectorKubeconfig))
 }
 
@@ -108,7 +109,7 @@ func (f *allFlags) parts(ctx context.Context, p runtime, received bool) ([]part,
 func validateSources(files *ingestFlags, receive *webhookFlags, received bool) error {
 	switch {
 	case received:
-		return receive.validate()
+		return errors.Join(receive.validate(), checkEach("--audit-log", files.auditLogs))
 	case len(files.auditLogs) == 0:
 		return errors.New("--audit-log or --webhook-client-ca-file is needed: the names in every history come from the audit log")
 	}
