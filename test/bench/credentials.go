@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +30,10 @@ const (
 	attributions = 400
 	accounts     = 1000
 	listRounds   = 30
+	pluginTenant = "tenant-acme-plugin"
+	pluginRounds = 9
+	pluginApps   = 50
+	pluginUsers  = 100 // of each
 	listTenant   = "tenant-acme-list"
 
 	accountSecrets = "credentials.cozystack.io/account=true" // a label selector
@@ -92,7 +98,7 @@ func users(count int) map[string]any {
 
 // seeded waits until an application's accounts are there and tells how far it is.
 func (b *bencher) seeded(ctx context.Context, namespace string, count int) error {
-	deadline := time.Now().Add(3 * time.Minute)
+	deadline := time.Now().Add(3*time.Minute + time.Duration(count)*200*time.Millisecond)
 	for {
 		secrets, err := b.admin.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{LabelSelector: accountSecrets})
 		if err != nil {
@@ -296,6 +302,50 @@ func (b *bencher) list(ctx context.Context) ([]figure, error) {
 			accounts, listRounds, sizes[0]>>10, sizes[1]>>10),
 		measured: ms(percentile(credentials, 50)), beside: ms(percentile(raw, 50)),
 		ratio: fmt.Sprintf("%.2f", float64(percentile(credentials, 50))/float64(percentile(raw, 50))), goal: "≤ 1.00",
+	}}, nil
+}
+
+// plugin compares the whole command with kubectl's, which asks for the same table in pages.
+func (b *bencher) plugin(ctx context.Context) ([]figure, error) {
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.sandbox.AddTenant(ctx, pluginTenant); err != nil {
+		return nil, err
+	}
+	for n := range pluginApps {
+		if _, err := b.sandbox.InstallRelease(ctx, pluginTenant, "Postgres", fmt.Sprintf("plugin%d", n), users(pluginUsers)); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.seeded(ctx, pluginTenant, pluginApps*pluginUsers); err != nil {
+		return nil, err
+	}
+	commands := [2][]string{
+		{b.bin("kubectl-credentials"), "list", "-n", pluginTenant},
+		{b.bin("kubectl"), "get", "credentials", "-n", pluginTenant},
+	}
+	var took [2][]time.Duration
+	for range pluginRounds {
+		for i, arguments := range commands {
+			command := exec.CommandContext(ctx, arguments[0], arguments[1:]...)
+			command.Env = append(os.Environ(), "KUBECONFIG="+b.sandbox.Kubeconfig(sandbox.ClusterAdmin, 0))
+			var out, failure bytes.Buffer
+			command.Stdout, command.Stderr = &out, &failure
+			start := time.Now()
+			if err := command.Run(); err != nil {
+				return nil, fmt.Errorf("%s: %w: %s", strings.Join(arguments, " "), err, &failure)
+			}
+			took[i] = append(took[i], time.Since(start))
+			if lines := bytes.Count(out.Bytes(), []byte{'\n'}); lines != 1+pluginApps*pluginUsers {
+				return nil, fmt.Errorf("%s prints %d lines", strings.Join(arguments, " "), lines)
+			}
+		}
+	}
+	return []figure{{
+		what:     fmt.Sprintf("kubectl credentials list of %d, p50 of %d; beside kubectl get", pluginApps*pluginUsers, pluginRounds),
+		measured: ms(percentile(took[0], 50)), beside: ms(percentile(took[1], 50)),
+		ratio: ratio(float64(percentile(took[0], 50)), float64(percentile(took[1], 50))), goal: "≤ 2.00",
 	}}, nil
 }
 

@@ -64,6 +64,7 @@ var scenarios = []scenario{
 	{"mint", "a mint through kube-apiserver", (*bencher).mint},
 	{"attribution", "from a mint to the name in the view", (*bencher).attribution},
 	{"list", "the view of a thousand accounts", (*bencher).list},
+	{"plugin", "kubectl credentials list of five thousand", (*bencher).plugin},
 }
 
 func chosen(only string) ([]scenario, error) {
