@@ -141,9 +141,10 @@ func TestTheQuickstartsVictoriaLogsIsTheOneThatTheTestsRun(t *testing.T) {
 	require.True(t, strings.Contains(string(module), "github.com/VictoriaMetrics/VictoriaLogs "+string(image[1])+" "), "%s", image[1])
 }
 
-func TestTheQuickstartBuildsTheImageThatTheChartRuns(t *testing.T) {
+func TestThePagesNameTheVersionsThatTheChartHas(t *testing.T) {
 	var chart struct {
-		AppVersion string `json:"appVersion"`
+		AppVersion  string `json:"appVersion"`
+		KubeVersion string `json:"kubeVersion"`
 	}
 	var values struct {
 		Image struct {
@@ -155,9 +156,12 @@ func TestTheQuickstartBuildsTheImageThatTheChartRuns(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, yaml.Unmarshal(text, into))
 	}
-	page, err := os.ReadFile(filepath.Join(cluster.Root(), "docs", "quickstart.md"))
-	require.NoError(t, err)
+	quickstart, operators := pages(t)[filepath.Join("docs", "quickstart.md")], pages(t)[filepath.Join("docs", "operators.md")]
 	image := values.Image.Repository + ":" + chart.AppVersion
-	require.Contains(t, string(page), "docker build --tag "+image+" .")
-	require.Contains(t, string(page), "kind load docker-image "+image+" ")
+	require.Contains(t, quickstart, "docker build --tag "+image+" .")
+	require.Contains(t, quickstart, "kind load docker-image "+image+" ")
+	oldest := regexp.MustCompile(`^>=(\d+\.\d+)\.0-0$`).FindStringSubmatch(chart.KubeVersion)
+	require.NotNil(t, oldest, chart.KubeVersion)
+	require.Contains(t, quickstart, "Kubernetes "+oldest[1]+" or later")
+	require.Contains(t, operators, "Kubernetes "+oldest[1]+" or later")
 }
