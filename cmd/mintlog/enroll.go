@@ -87,7 +87,10 @@ the mint server and the accounts role. There they can then read every Secret: RB
 cannot narrow a list to account Secrets. It runs with your rights: you must be allowed
 to write RoleBindings there, and to bind these roles or hold what they grant.
 
-Done twice it changes nothing. A tenant's chart can render the two RoleBindings itself.`,
+Done twice it changes nothing. A tenant's chart can render the two RoleBindings itself.
+
+The accounts role sees within three minutes that a namespace was let in, and makes its
+accounts and the projector's grants.`,
 		Example: `  mintlog enroll tenant-acme tenant-beta
   mintlog enroll tenant-acme --dry-run`,
 		Args: cobra.MinimumNArgs(1),
@@ -119,7 +122,8 @@ Role. It runs with your rights.
 Account Secrets stay, and the passwords in them go on working: delete the Secrets
 yourself if they must not (it takes the break-glass group while the admission policies
 are in force). A RoleBinding that a tenant's chart renders comes back with its next
-upgrade.`,
+upgrade. kube-apiserver lets a watch that is open go on for up to ten minutes: until then
+the parts that run still see account Secrets that change; a restart ends it.`,
 		Example: `  mintlog unenroll tenant-acme --dry-run
   mintlog unenroll tenant-acme`,
 		Args: cobra.MinimumNArgs(1),

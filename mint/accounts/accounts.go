@@ -3,6 +3,7 @@
 package accounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ type Accounts struct {
 	lanes   lanes
 	sights  *sights
 	settled *settled
+	granted *granted
 	report  *reports
 	changes *changes
 	metrics *metrics
@@ -91,7 +93,7 @@ func New(o Options) (*Accounts, error) {
 	a := &Accounts{
 		Options: o, metrics: m, lanes: lanes{quick: newLane(), slow: map[string]*lane{}},
 		sights:  &sights{client: o.Client.CoreV1().ConfigMaps(o.Namespace), metrics: m, known: map[string]time.Time{}},
-		settled: newSettled(), report: newReports(o.Client, m), changes: newChanges(o),
+		settled: newSettled(), granted: &granted{of: map[string]map[string]bool{}}, report: newReports(o.Client, m), changes: newChanges(o),
 	}
 	o.Cluster.Notify(cluster.Notify{
 		Release: func(name types.NamespacedName) { a.lanes.quick.queue.Add(key{application: name}) },
@@ -211,7 +213,7 @@ func (a *Accounts) retry(l *lane, k key, err error) {
 	}
 	a.metrics.reconciles.WithLabelValues("error").Inc()
 	a.Log.Warn("accounts are not in step; trying again",
-		"namespace", k.application.Namespace, "release", k.application.Name, "kind", k.kind, "error", err)
+		"namespace", cmp.Or(k.application.Namespace, k.swept, k.reviewed), "release", k.application.Name, "kind", k.kind, "error", err)
 }
 
 // errNotYet is returned for what will come right by itself, and is no fault.
@@ -242,8 +244,13 @@ func expected(err error) string {
 
 // reconcile returns when the key is to be looked at again, 0 if not before something changes.
 func (a *Accounts) reconcile(ctx context.Context, k key) (time.Duration, error) {
-	if k.kind != "" {
+	switch {
+	case k.kind != "":
 		return 0, a.reconcileKind(ctx, k.kind)
+	case k.swept != "":
+		return 0, a.sweep(ctx, k.swept)
+	case k.reviewed != "":
+		return a.review(ctx, k.reviewed)
 	}
 	return a.reconcileApplication(ctx, k.application)
 }
@@ -289,6 +296,7 @@ func (a *Accounts) reconcileApplication(ctx context.Context, name types.Namespac
 	next := a.nextLook(p)
 	if err == nil {
 		a.settled.inStep(name, a.settled.state(s, d), a.Now().Add(next))
+		a.inPlace(name)
 		a.awaitSeen(ctx, s.secrets[known:])
 	}
 	return next, err
@@ -301,6 +309,9 @@ func (a *Accounts) situationOf(ctx context.Context, name types.NamespacedName) (
 	if !ok || release.Deleting {
 		a.report.forget(name) // what it owns goes with it
 		a.settled.forget(name)
+		if !ok {
+			return situation{}, nil, a.gone(ctx, name)
+		}
 		return situation{}, nil, nil
 	}
 	d, ok := a.Cluster.Definition(release.Kind)

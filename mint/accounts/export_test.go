@@ -27,3 +27,18 @@ func (a *Accounts) LoadSights(ctx context.Context) error {
 	_, err := a.sights.load(ctx)
 	return err
 }
+
+// Review reviews the grants of a namespace once. It returns which applications were put in the queue to be looked at.
+func (a *Accounts) Review(ctx context.Context, namespace string) (next time.Duration, again []types.NamespacedName, err error) {
+	for a.lanes.quick.queue.Len() > 0 { // what was there before
+		k, _ := a.lanes.quick.queue.Get()
+		a.lanes.quick.queue.Done(k)
+	}
+	next, err = a.review(ctx, namespace)
+	for a.lanes.quick.queue.Len() > 0 {
+		k, _ := a.lanes.quick.queue.Get()
+		a.lanes.quick.queue.Done(k)
+		again = append(again, k.application)
+	}
+	return next, again, err
+}

@@ -33,8 +33,11 @@ const (
 	noSecret = "_"
 )
 
+// grantPrefix begins the name of a grant; that of its HelmRelease follows.
+const grantPrefix = "credentials-"
+
 // grantName names the Role, which also bears the application's record, and the RoleBinding.
-func grantName(release *cluster.Release) string { return "credentials-" + release.Name }
+func grantName(release *cluster.Release) string { return grantPrefix + release.Name }
 
 // A grant is what the API server has of an application's Role: what lets the projector read and patch its account
 // Secrets by name.
@@ -109,7 +112,7 @@ func (a *Accounts) removeGrant(ctx context.Context, role *rbacv1.Role) error {
 	uid := role.UID
 	err := a.Client.RbacV1().Roles(role.Namespace).Delete(ctx, role.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove the Role of an earlier application: %w", err)
+		return fmt.Errorf("remove the Role of a grant: %w", err)
 	}
 	a.metrics.wrote("role", "delete")
 	return nil

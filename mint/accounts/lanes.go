@@ -7,10 +7,11 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// A key is what is in a queue: an application, or a kind.
+// A key is what is in a queue: an application, a kind, or a namespace whose grants are swept or reviewed.
 type key struct {
-	application types.NamespacedName
-	kind        string
+	application     types.NamespacedName
+	kind            string
+	swept, reviewed string
 }
 
 // A lane is a queue with workers of its own.

@@ -239,8 +239,8 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 		return nil
 	})
 
-	// And in again: the accounts role makes the same grants anew. It is not told that they went, and would look within the
-	// hour.
+	// And in again: the accounts role makes the same grants anew. It would look within a
+	// minute or so; a restart looks at once.
 	out, err = mintlog(t, "enroll", namespace)
 	require.NoError(t, err, out)
 	require.NoError(t, working.Restart(t.Context()))

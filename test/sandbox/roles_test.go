@@ -32,7 +32,8 @@ func TestNoPartHoldsAVerbThatItDoesNotUse(t *testing.T) {
 	f("mintlog-mint-authorization", rule("authorization.k8s.io", "subjectaccessreviews", "create"))
 	f("mintlog-accounts",
 		rule("", "secrets", "get list watch create patch delete"),
-		rule("rbac.authorization.k8s.io", "roles rolebindings", "get create update delete"),
+		rule("rbac.authorization.k8s.io", "roles", "get list create update delete"),
+		rule("rbac.authorization.k8s.io", "rolebindings", "get create update delete"),
 		rule("helm.toolkit.fluxcd.io", "helmreleases", "patch"),
 		rule("", "events", "create patch"))
 
