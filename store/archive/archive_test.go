@@ -23,6 +23,7 @@ import (
 )
 
 func TestEventsComeBackFromVictoriaLogsAsTheyWere(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	want := mints(0, 5)
 	want[1].ImpersonatedUser = &event.User{Username: "olga"}
@@ -59,6 +60,7 @@ func references(list []event.Event) []reference {
 }
 
 func TestAnyEventKeepsItsIdentityThroughVictoriaLogs(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	var list []event.Event
@@ -87,6 +89,7 @@ func TestAnyEventKeepsItsIdentityThroughVictoriaLogs(t *testing.T) {
 }
 
 func TestAQueryFindsByAnyNameExactlyTheEventsThatBearIt(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	names := slices.DeleteFunc(slices.Clone(hostile), func(s string) bool { return s == "" || len(s) > 1000 })
 	var list []event.Event
@@ -110,6 +113,7 @@ func TestAQueryFindsByAnyNameExactlyTheEventsThatBearIt(t *testing.T) {
 }
 
 func TestAQueryIsNarrowedByEachOfItsFields(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	mint, revoke, write, impersonated, foreign := mintEvent(0), mintEvent(1), mintEvent(2), mintEvent(3), mintEvent(4)
 	revoke.ObjectRef.Subresource = "revoke"
@@ -138,6 +142,7 @@ func TestAQueryIsNarrowedByEachOfItsFields(t *testing.T) {
 }
 
 func TestAnEventInsertedTwiceOrWrittenByAnotherPipelineTooComesOnce(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 50)
 	for range 3 {
@@ -151,6 +156,7 @@ func TestAnEventInsertedTwiceOrWrittenByAnotherPipelineTooComesOnce(t *testing.T
 }
 
 func TestAQueryPagesThroughTheNewestFirstAndStopsAtItsLimit(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 12*pageSize)
 	for i := range 3*pageSize + 7 { // more of one time than a page holds
@@ -169,6 +175,7 @@ func TestAQueryPagesThroughTheNewestFirstAndStopsAtItsLimit(t *testing.T) {
 }
 
 func TestAQueryEndsWithItsHandlersErrorOrItsContext(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	require.NoError(t, insert(t, v.archive(), mints(0, 10)))
 	v.show()
@@ -180,6 +187,7 @@ func TestAQueryEndsWithItsHandlersErrorOrItsContext(t *testing.T) {
 }
 
 func TestALongEventAmongOthersIsStoredAndSoAreTheOthers(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 1002)
 	list[1].UserAgent = strings.Repeat("a", 400<<10)
@@ -241,12 +249,14 @@ func TestAnInsertThatIsRefusedIsATypedErrorWithoutWhatWasSent(t *testing.T) {
 }
 
 func TestAQueryThatVictoriaLogsDoesNotUnderstandIsAnErrorThatSaysWhy(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	err := v.archive().rows(t.Context(), "a | nosuchpipe", func(row) error { return nil })
 	assert.ErrorContains(t, err, "nosuchpipe")
 }
 
 func TestTheArchiveSaysWhichTimesItTakes(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t, "-retentionPeriod=2w", "-futureRetention=3d", "-maxBackfillAge=36h")
 	r, err := v.archive().retention(t.Context())
 	require.NoError(t, err)

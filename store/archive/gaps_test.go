@@ -33,13 +33,13 @@ func TestGapsAreToldOnceInTheArchiveAndAreNoEvents(t *testing.T) {
 	_, stop := startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s})
 	bounds := "from " + epoch.Format(time.RFC3339) + " until " + epoch.Add(time.Minute).Format(time.RFC3339)
 	found := "open: the audit log of file:audit.log is missing " + bounds + ": rotated file is gone"
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, []string{found}, v.gapsShown(c)) }, 30*time.Second, 100*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, []string{found}, v.gapsShown(c)) }, time.Minute, 100*time.Millisecond)
 	stop()
 
 	require.NoError(t, s.CloseGap(t.Context(), g, epoch.Add(3*time.Minute)))
 	_, stop = startArchiver(t, ArchiverOptions{Archive: v.archive(), Stream: s}) // another, which knows nothing of the first
 	both := []string{found, "closed: what was missing of the audit log of file:audit.log " + bounds + " was replayed"}
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, both, v.gapsShown(c)) }, 30*time.Second, 100*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, both, v.gapsShown(c)) }, time.Minute, 100*time.Millisecond)
 	stop()
 	assert.Empty(t, query(t, v.archive(), Query{}))
 	assert.Zero(t, v.rows())

@@ -53,6 +53,7 @@ func requests(t *testing.T, a *Archive, q Query) []string {
 }
 
 func TestARequestIsJoinedWithItsCommitAndSaysWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	second := func(i int) time.Time { return epoch.Add(time.Duration(i) * time.Minute) }
 	user := func(i int, name string) event.Event {
@@ -113,6 +114,7 @@ func TestARequestIsJoinedWithItsCommitAndSaysWhatBecameOfIt(t *testing.T) {
 }
 
 func TestManyRequestsAreEachJoinedWithTheirOwnCommit(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	var events []event.Event
 	for i := range 2 * askedPage {

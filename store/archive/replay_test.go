@@ -20,6 +20,7 @@ import (
 func quietly(Replayed) {}
 
 func TestTheArchiveIsReplayedInBoundedBatchesEachEventOnce(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 2*replayBatch+1)
 	require.NoError(t, insert(t, v.archive(), list))
@@ -42,6 +43,7 @@ func TestTheArchiveIsReplayedInBoundedBatchesEachEventOnce(t *testing.T) {
 }
 
 func TestAReplayThatIsCutShortSaysWhereItIsToContinue(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 2*replayBatch+200)
 	require.NoError(t, insert(t, v.archive(), list))
@@ -73,6 +75,7 @@ func TestAReplayThatIsCutShortSaysWhereItIsToContinue(t *testing.T) {
 }
 
 func TestAReplayOutlivesAnArchiveThatFailsForAWhileAndNoQueryThatIsWrong(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	require.NoError(t, insert(t, v.archive(), mints(0, 450)))
 	v.show()
@@ -104,6 +107,7 @@ func TestAReplayOutlivesAnArchiveThatFailsForAWhileAndNoQueryThatIsWrong(t *test
 }
 
 func TestWhatTheReplayOfARowOfAnotherPipelineBringsIsTheSameEvent(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	list := mints(0, 1000) // whose microseconds no floating-point number has exactly
 	for i := range list {
@@ -120,6 +124,7 @@ func TestWhatTheReplayOfARowOfAnotherPipelineBringsIsTheSameEvent(t *testing.T) 
 }
 
 func TestOtherPipelinesAreAWitnessWhereTheyWereNeverSilentForTooLong(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t)
 	at := func(minute int) event.Event {
 		e := mintEvent(0)
@@ -163,6 +168,7 @@ func TestOtherPipelinesAreAWitnessWhereTheyWereNeverSilentForTooLong(t *testing.
 }
 
 func TestAWitnessIsSoughtThroughDays(t *testing.T) {
+	t.Parallel()
 	v := startVictoriaLogs(t, "-retentionPeriod=30d")
 	var theirs []event.Event
 	for hour := range 100 {

@@ -2,8 +2,11 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +27,23 @@ func startVictoriaLogs(t testing.TB, flags ...string) *victoriaLogs {
 	return &victoriaLogs{victorialogs.Start(t, flags...), t}
 }
 
-func (v *victoriaLogs) archive() *Archive { return New(v.URL, nil) }
+func (v *victoriaLogs) archive() *Archive { return New(v.URL, &http.Client{Transport: flushing{}}) }
+
+// flushing has VictoriaLogs show what it took before an insert is answered, instead of about a second later: what a test
+// finds then depends on no clock.
+type flushing struct{}
+
+func (flushing) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil || !strings.HasPrefix(r.URL.Path, "/insert/") {
+		return answer, err
+	}
+	shown, err := http.Get("http://" + r.URL.Host + "/internal/force_flush")
+	if err != nil {
+		return nil, errors.Join(err, answer.Body.Close())
+	}
+	return answer, shown.Body.Close()
+}
 
 // show makes what was inserted visible.
 func (v *victoriaLogs) show() {
