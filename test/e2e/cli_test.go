@@ -17,9 +17,14 @@ import (
 // kubectl runs kubectl as a person, with the plugin in its path.
 func kubectl(t *testing.T, person string, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	bin := filepath.Join(shared.Root(), "bin")
+	return shared.kubectl(t, person, arguments...)
+}
+
+func (h *house) kubectl(t *testing.T, person string, arguments ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	bin := filepath.Join(h.Root(), "bin")
 	command := exec.CommandContext(ctx(t), filepath.Join(bin, "kubectl"), arguments...)
-	command.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+shared.Kubeconfig(person, 0), "HOME="+t.TempDir())
+	command.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+h.Kubeconfig(person, 0), "HOME="+t.TempDir())
 	var out, errors bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errors
 	err = command.Run()

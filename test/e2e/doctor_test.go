@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +17,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/mintlog/mintlog/mint/admission"
 	"github.com/mintlog/mintlog/mint/doctor"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
@@ -95,7 +99,9 @@ func TestADoctorFindsNothingThatFailsInAHealthyInstallation(t *testing.T) {
 	}
 	assert.Contains(t, d.of("events", doctor.OK), "both its audit events arrived in the archive")
 	assert.Contains(t, d.of("serving-certificate", doctor.OK), "caBundle signs it")
-	assert.Contains(t, d.of("policies", doctor.OK), "mintlog-grants is bound and denied what it must")
+	for _, policy := range admission.All() {
+		assert.Contains(t, d.of("policies", doctor.OK), policy+" is bound and denied what it must")
+	}
 	assert.NotContains(t, d.text, minted.Password)
 	assert.NotContains(t, d.text, string(before.Data["password"]))
 	after := shared.secret(t, release+".app")
@@ -118,9 +124,9 @@ func TestADoctorWithoutRightsSaysWhichAreMissing(t *testing.T) {
 // clinic is a sandbox with every part in a process of its own.
 type clinic struct {
 	*sandbox.Sandbox
-	t      *testing.T
-	nats   string
-	ingest *process.Process
+	t                       *testing.T
+	nats                    string
+	mint, ingest, projector *process.Process
 }
 
 func openClinic(t *testing.T) *clinic {
@@ -134,8 +140,8 @@ func openClinic(t *testing.T) *clinic {
 	host, port, err := net.SplitHostPort(s.MintAddress())
 	require.NoError(t, err)
 	c.part("accounts", "accounts", "--leader-elect=false")
-	c.part("mint", "mint", "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key, "--nats="+c.nats)
-	c.part("project", "projector", "--nats="+c.nats)
+	c.mint = c.part("mint", "mint", "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key, "--nats="+c.nats)
+	c.projector = c.part("project", "projector", "--nats="+c.nats)
 	c.part("archive", "", "--nats="+c.nats, "--victorialogs="+s.VictoriaLogsURL())
 	c.ingest = c.part("ingest", "", "--nats="+c.nats, "--state="+filepath.Join(s.StateDirectory(), "ingest"), "--audit-log="+s.AuditLog(0))
 	require.NoError(t, s.LayAPI(ctx(t)))
@@ -235,6 +241,13 @@ func TestADoctorNamesWhatIsBroken(t *testing.T) {
 		require.NoError(t, c.ingest.Restart(ctx(t)))
 	})
 
+	t.Run("the projector does not run", func(t *testing.T) {
+		require.NoError(t, c.projector.Stop())
+		h.mint(t, sandbox.Jane, 0, "postgres-orders.app")
+		c.fails(t, []string{"stream"}, "events wait for the projector (projector-events) and nobody reads them", "see that the projector runs")
+		require.NoError(t, c.projector.Restart(ctx(t)))
+	})
+
 	t.Run("VictoriaLogs does not run", func(t *testing.T) {
 		archive := c.process(t, "victoria-logs")
 		archive.Kill()
@@ -242,9 +255,29 @@ func TestADoctorNamesWhatIsBroken(t *testing.T) {
 		require.NoError(t, archive.Restart(ctx(t)))
 	})
 
+	services := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	const name = "v1alpha1.credentials.cozystack.io"
+	t.Run("the mint server does not run, and all else goes on", func(t *testing.T) {
+		require.NoError(t, c.mint.Stop())
+		client, _ := c.object(services, name)
+		within(t, 2*time.Minute, func() error { return c.available(client, name, "False") })
+		c.fails(t, []string{"api-service", "api"}, "not Available", "no namespace of the cluster can be deleted")
+		c.goesOnWithoutOurs(t, func() { require.NoError(t, c.mint.Restart(ctx(t))) })
+	})
+
+	t.Run("the APIService trusts another authority", func(t *testing.T) {
+		other, err := sandbox.NewAuthority("another")
+		require.NoError(t, err)
+		client, _ := c.object(services, name)
+		_, err = client.Patch(ctx(t), name, types.MergePatchType, fmt.Appendf(nil, `{"spec": {"caBundle": %q}}`, base64.StdEncoding.EncodeToString(other.PEM())), metav1.PatchOptions{})
+		require.NoError(t, err)
+		within(t, 2*time.Minute, func() error { return c.available(client, name, "False") })
+		c.fails(t, []string{"api-service", "serving-certificate", "api"}, "not Available", "caBundle signs its certificate")
+		assert.Contains(t, c.diagnose(t).of("serving-certificate", doctor.Fail), "signed by unknown authority | have it issued again")
+		require.NoError(t, c.LayAPI(ctx(t)))
+	})
+
 	t.Run("the APIService leads nowhere", func(t *testing.T) {
-		services := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
-		const name = "v1alpha1.credentials.cozystack.io"
 		dead, err := process.FreeAddress()
 		require.NoError(t, err)
 		_, port, err := net.SplitHostPort(dead)
@@ -261,6 +294,61 @@ func TestADoctorNamesWhatIsBroken(t *testing.T) {
 		out, err := exec.CommandContext(ctx(t), c.Binary(), "unenroll", "--kubeconfig="+c.Kubeconfig(sandbox.ClusterAdmin, 0), acme).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		c.fails(t, []string{"enrolments"}, acme+" is not enrolled and has 2 account Secrets", "mintlog enroll "+acme)
+	})
+}
+
+// goesOnWithoutOurs wants other APIs, kubectl and the garbage collector to work while nothing answers for ours, and a
+// namespace that is deleted meanwhile to go when it is mended.
+func (c *clinic) goesOnWithoutOurs(t *testing.T, mend func()) {
+	t.Helper()
+	h := &house{Sandbox: c.Sandbox}
+	for _, arguments := range [][]string{{"get", "secrets", "-n", acme, "-o", "name"}, {"get", "helmreleases.helm.toolkit.fluxcd.io", "-A", "-o", "name"}, {"explain", "secret"}} {
+		out, complaint, err := h.kubectl(t, sandbox.ClusterAdmin, arguments...)
+		require.NoError(t, err, "%v: %s", arguments, complaint)
+		assert.NotEmpty(t, out, "%v", arguments)
+	}
+	out, _, _ := h.kubectl(t, sandbox.ClusterAdmin, "api-resources") // it may say that it does not see all
+	assert.Contains(t, out, "configmaps")
+	_, complaint, err := h.kubectl(t, sandbox.ClusterAdmin, "get", "credentials.credentials.cozystack.io", "-n", acme)
+	assert.Error(t, err)
+	assert.NotEmpty(t, complaint)
+
+	core := c.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1()
+	owner, err := core.ConfigMaps(acme).Create(ctx(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = core.ConfigMaps(acme).Create(ctx(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, core.ConfigMaps(acme).Delete(ctx(t), owner.Name, metav1.DeleteOptions{}))
+	within(t, 2*time.Minute, func() error {
+		if _, err := core.ConfigMaps(acme).Get(ctx(t), "owned", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("what it owned is still there: %v", err)
+		}
+		return nil
+	})
+
+	_, err = core.Namespaces().Create(ctx(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "leaving"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, core.Namespaces().Delete(ctx(t), "leaving", metav1.DeleteOptions{}))
+	within(t, 2*time.Minute, func() error {
+		leaving, err := core.Namespaces().Get(ctx(t), "leaving", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range leaving.Status.Conditions {
+			if condition.Type == corev1.NamespaceDeletionDiscoveryFailure && strings.Contains(condition.Message, "credentials.cozystack.io/v1alpha1") {
+				return nil
+			}
+		}
+		return fmt.Errorf("the namespace does not say what it waits for: %v", leaving.Status)
+	})
+	mend()
+	require.NoError(t, c.LayAPI(ctx(t)))
+	within(t, 5*time.Minute, func() error {
+		if _, err := core.Namespaces().Get(ctx(t), "leaving", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the namespace is still there: %v", err)
+		}
+		return nil
 	})
 }
 
