@@ -477,6 +477,7 @@ func TestImpersonationAndNamespaceGoToTheServer(t *testing.T) {
 	require.Equal(t, exitOK, r.code, r.err)
 	assert.Equal(t, "jane", s.requests()[0].header.Get("Impersonate-User"))
 	assert.Equal(t, "tenant-beta-admin", s.requests()[0].header.Get("Impersonate-Group"))
+	assert.Regexp(t, `^kubectl-credentials/\S+ \(\w+/\w+\)$`, s.requests()[0].header.Get("User-Agent"), "the audit log has it")
 	assert.Contains(t, r.err, "kubectl credentials history postgres-orders.app -n tenant-beta")
 }
 
