@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,16 +75,19 @@ func openStream(t testing.TB, url string) *stream.Stream {
 	return s
 }
 
-// drain takes all events that wait for the projector.
+// drain takes all events that the projector has not been handed.
 func drain(t testing.TB, s *stream.Stream) []event.Event {
 	t.Helper()
 	var got []event.Event
 	for {
-		messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, 1000, time.Second)
+		_, consumers, err := s.Inspect(t.Context())
 		require.NoError(t, err)
-		if len(messages) == 0 {
+		projector := slices.IndexFunc(consumers, func(c stream.ConsumerState) bool { return c.Name == stream.ProjectorEvents })
+		if consumers[projector].Pending == 0 {
 			return got
 		}
+		messages, err := s.Fetch(t.Context(), stream.ProjectorEvents, int(consumers[projector].Pending), time.Minute)
+		require.NoError(t, err)
 		for _, m := range messages {
 			got = append(got, m.Event)
 			require.NoError(t, m.Ack())
