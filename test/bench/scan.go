@@ -140,6 +140,10 @@ func (b *bencher) scan(ctx context.Context) ([]figure, error) {
 		}
 		figures = append(figures, o.against(mine, size))
 	}
+	dense, err := b.scanDense(ctx, tail)
+	if err != nil {
+		return figures, err
+	}
 	heap := func(t cost.Tail) float64 { return float64(t.HeapInUse) }
 	allocations := func(t cost.Tail) float64 { return float64(t.Allocations) }
 	return append(figures, figure{
@@ -150,9 +154,30 @@ func (b *bencher) scan(ctx context.Context) ([]figure, error) {
 		measured: fmt.Sprintf("%.0f", median(long, allocations)), beside: fmt.Sprintf("%.0f", median(short, allocations)),
 		ratio: ratio(median(long, allocations), median(short, allocations)), goal: "constant",
 	}, figure{
+		what:     "objects allocated during the scan; beside a quarter of the log with as many of ours in it, for each of which some are",
+		measured: fmt.Sprintf("%.0f", median(long, allocations)), beside: fmt.Sprintf("%.0f", median(dense, allocations)),
+		ratio: ratio(median(long, allocations), median(dense, allocations)), goal: "constant",
+	}, figure{
 		what:     "most resident memory of the scan's process",
 		measured: mib(median(ours, func(r ran) float64 { return float64(r.resident) })), beside: "-", ratio: "-", goal: "-",
 	}), nil
+}
+
+// scanDense scans a log of a quarter of the lines in which as many are ours.
+func (b *bencher) scanDense(ctx context.Context, tail string) ([]cost.Tail, error) {
+	dense, _, err := b.makeLog("dense.log", scanLines/4, scanEvery/4)
+	if err != nil {
+		return nil, err
+	}
+	var costs []cost.Tail
+	for range scanRounds {
+		_, t, err := b.follow(ctx, tail, dense)
+		if err != nil {
+			return nil, err
+		}
+		costs = append(costs, t)
+	}
+	return costs, nil
 }
 
 func perCPU(bytesPerSecond float64) string {
