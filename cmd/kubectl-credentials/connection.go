@@ -54,8 +54,8 @@ func (c *connection) open() (*client, error) {
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = statusCodec()
 	config.WarningHandler = warnings{c.terminal}
-	config.UserAgent = fmt.Sprintf("kubectl-credentials/%s (%s/%s)", version(), goruntime.GOOS, goruntime.GOARCH) // the audit log has it
-	config.QPS = -1                                                                                               // a command asks what it needs to; priority and fairness are the server's
+	config.UserAgent = fmt.Sprintf("kubectl-credentials/%s (%s/%s)", version(), goruntime.GOOS, goruntime.GOARCH)
+	config.QPS = -1 // a command asks what it needs to; priority and fairness are the server's
 	if c.level >= tellRequests {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return teller{next: next, terminal: c.terminal} })
 	}
