@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -315,6 +314,7 @@ type tableAnswers struct {
 	rows  []answer
 	begun bool
 	form  int
+	wide  []int // columns that the cells took until now, so that later rows stand below
 }
 
 func (t *tableAnswers) add(a *archive.Asked) error {
@@ -353,14 +353,25 @@ func (t *tableAnswers) written(form int, headed bool) []byte {
 		}
 		return b.Bytes()
 	}
-	w := tabwriter.NewWriter(&b, 6, 0, 3, ' ', 0)
+	table := make([][]string, 0, len(t.rows)+1)
 	if headed {
-		fmt.Fprintln(w, strings.Join(answerColumns, "\t"))
+		table, t.wide = append(table, answerColumns), make([]int, len(answerColumns))
 	}
 	for _, a := range t.rows {
-		fmt.Fprintln(w, strings.Join(a.printable(form == cutTable), "\t"))
+		table = append(table, a.printable(form == cutTable))
 	}
-	_ = w.Flush() // a buffer takes everything
+	for _, cells := range table {
+		for i, cell := range cells {
+			t.wide[i] = max(t.wide[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, cells := range table {
+		last := len(cells) - 1
+		for i, cell := range cells[:last] {
+			fmt.Fprintf(&b, "%-*s", t.wide[i]+3, cell)
+		}
+		fmt.Fprintln(&b, cells[last])
+	}
 	return b.Bytes()
 }
 

@@ -95,15 +95,22 @@ func TestATableKeepsToItsTerminalAndToTheFormOfItsFirstRows(t *testing.T) {
 	whole := answered(t, "table")
 	assert.Equal(t, whole, answeredAt(t, "table", widest([]byte(whole))))
 	assert.LessOrEqual(t, widest([]byte(answeredAt(t, "table", 200))), 200)
-	var out bytes.Buffer
-	print, err := newAnswers("table", &out, 80)
-	require.NoError(t, err)
-	many := asked()
-	for _, a := range many[:2] {
-		require.NoError(t, print.add(&a))
-		require.NoError(t, print.flush())
+	inTwoParts := func(width int) []string {
+		var out bytes.Buffer
+		print, err := newAnswers("table", &out, width)
+		require.NoError(t, err)
+		for _, a := range asked()[1:3] {
+			require.NoError(t, print.add(&a))
+			require.NoError(t, print.flush())
+		}
+		return strings.Split(strings.TrimSpace(out.String()), "\n")
 	}
-	assert.Equal(t, 4, strings.Count(out.String(), "\n"), "two lines each, and no header")
+	assert.Len(t, inTwoParts(80), 4, "two lines each, and no header")
+	wide := inTwoParts(0)
+	require.Len(t, wide, 3)
+	for _, line := range wide[1:] {
+		assert.Equal(t, strings.Index(wide[0], "ANSWER"), max(strings.Index(line, "   201"), strings.Index(line, "   503"))+3, "below its header")
+	}
 }
 
 func TestNamesComeOutOfJSONAsTheyAre(t *testing.T) {
