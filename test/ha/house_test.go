@@ -3,6 +3,7 @@ package ha
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,16 @@ import (
 
 	"github.com/mintlog/mintlog/test/sandbox"
 )
+
+// atATime is how many tests run in parallel. Most wait: for elections, and for what comes again.
+const atATime = "4"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atATime); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 func openHouse(t *testing.T) *House {
 	t.Helper()
@@ -70,6 +81,7 @@ func TestMintlogWithTwoOfEachPartOnAClusterOfThree(t *testing.T) {
 		require.NoError(t, h.NATS.Server(leader).Restart(t.Context()))
 		require.NoError(t, h.NATS.AwaitReplicas(t.Context(), eventsStream))
 	})
+	t.Run("every mint is attributed while the projectors are killed and stopped in turn", func(t *testing.T) { h.projectorsInTurn(t, credentials) })
 	t.Run("one replica of the accounts role works at a time, and the other follows", h.elections)
 	t.Run("what went with the stream, and with the whole cluster, comes back from the archive and from the files", h.losses)
 }
@@ -82,6 +94,33 @@ func (h *House) attributed(t *testing.T, credential string, limit time.Duration)
 	id, _, err := h.Mint(t.Context(), client, credential)
 	require.NoError(t, err)
 	require.NoError(t, h.AwaitAttributed(t.Context(), client, limit, credential, id, "jane"))
+}
+
+// projectorsInTurn ends one projector after the other while clients mint, so that each has something in hand when it ends.
+func (h *House) projectorsInTurn(t *testing.T, credentials []string) {
+	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
+	require.NoError(t, err)
+	ids := map[string]string{} // of the entries, the credentials
+	mintAll := func() {
+		for _, credential := range credentials {
+			id, _, err := h.Mint(t.Context(), client, credential)
+			require.NoError(t, err)
+			ids[id] = credential
+		}
+	}
+	for i := range 2 {
+		killed, stopped := h.Part(fmt.Sprintf("project-%d", i)), h.Part(fmt.Sprintf("project-%d", 1-i))
+		mintAll()
+		killed.Kill()
+		mintAll()
+		require.NoError(t, stopped.Stop())
+		mintAll() // for nobody
+		require.NoError(t, killed.Restart(t.Context()))
+		require.NoError(t, stopped.Restart(t.Context()))
+	}
+	for id, credential := range ids {
+		require.NoError(t, h.AwaitAttributed(t.Context(), client, 2*time.Minute, credential, id, "jane"))
+	}
 }
 
 // holder is the identity that holds the Lease of the accounts role, and the number of the process whose log says so.
