@@ -34,6 +34,7 @@ type terminal struct {
 	err         io.Writer              // everything else
 	interactive bool                   // somebody reads err and can answer on in
 	screen      *screen                // what out is; nil: no terminal
+	nowhere     bool                   // out keeps nothing of what is written to it
 	width       int                    // how many columns out has; 0: any
 	hidden      func() (string, error) // reads a line from in without showing it; nil: in is no terminal
 	now         func() time.Time
@@ -41,7 +42,7 @@ type terminal struct {
 
 // newTerminal is what this process was given.
 func newTerminal(in, out, err *os.File, getenv func(string) string) terminal {
-	t := terminal{in: in, out: out, err: err, now: time.Now}
+	t := terminal{in: in, out: out, err: err, nowhere: discards(out), now: time.Now}
 	t.interactive = printers.IsTerminal(in) && printers.IsTerminal(err)
 	if printers.IsTerminal(in) {
 		t.hidden = func() (string, error) {
@@ -56,6 +57,16 @@ func newTerminal(in, out, err *os.File, getenv func(string) string) terminal {
 		}
 	}
 	return t
+}
+
+// discards reports whether a file is the null device, as which Go opens a standard output that is closed.
+func discards(file *os.File) bool {
+	null, err := os.Stat(os.DevNull)
+	if err != nil {
+		return false
+	}
+	given, err := file.Stat()
+	return err == nil && os.SameFile(null, given)
 }
 
 // clearable reports whether a terminal knows the alternate screen. On Windows none names itself but the new one.

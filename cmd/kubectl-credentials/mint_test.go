@@ -373,6 +373,26 @@ func TestATerminalThatKnowsNoEscapesGetsNone(t *testing.T) {
 	f(true, map[string]string{"WT_SESSION": "1"})
 }
 
+func TestNoPasswordIsMadeThatNobodyCouldRead(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer null.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	defer file.Close()
+	closed := newTerminal(null, null, file, os.Getenv)
+	assert.False(t, newTerminal(null, file, file, os.Getenv).nowhere)
+	s := newServer(t)
+	s.answers["POST "+app+"/mint"] = sends(201, minted())
+	r := s.onTerminal(t, closed, "mint", "postgres-orders.app", "--yes")
+	assert.Equal(t, exitUsage, r.code)
+	assert.Contains(t, r.err, "would be lost")
+	assert.Empty(t, s.requests())
+	r = s.onTerminal(t, closed, "mint", "postgres-orders.app", "--yes", "--to-file", filepath.Join(t.TempDir(), "password"))
+	assert.Equal(t, exitOK, r.code, r.err)
+	assert.NotEmpty(t, s.requests())
+}
+
 func TestNoPasswordGoesToATerminalWhereNobodyCanPressAKey(t *testing.T) {
 	var out lockedBuffer
 	s := holding(t, "NotIssued")
