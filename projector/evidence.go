@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -129,7 +130,7 @@ func encode(events []event.Event) []byte {
 func decode(value []byte) ([]event.Event, error) {
 	var events []event.Event
 	if err := json.Unmarshal(value, &events); err != nil {
-		return nil, fmt.Errorf("evidence is not a JSON list of events")
+		return nil, errors.New("evidence is not a JSON list of events")
 	}
 	return events, nil
 }

@@ -75,7 +75,6 @@ var _ interface {
 	rest.Lister
 	rest.SingularNameProvider
 	rest.ShortNamesProvider
-	rest.CategoriesProvider
 } = &Storage{}
 
 // New returns an empty Credential.
@@ -95,9 +94,6 @@ func (s *Storage) GetSingularName() string { return "credential" }
 
 // ShortNames are what kubectl takes for "credentials".
 func (s *Storage) ShortNames() []string { return []string{"cred", "creds"} }
-
-// Categories lists no category: `kubectl get all` stays as it was.
-func (s *Storage) Categories() []string { return nil }
 
 // Get returns one credential from the cache. What is not there is looked up once more, live, to say why.
 func (s *Storage) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {

@@ -4,7 +4,7 @@ package history
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 )
 
 // Annotation is the key under which a history stands on its account Secret.
@@ -94,7 +94,7 @@ func Parse(annotation string) (History, error) {
 		return h, nil
 	}
 	if err := json.Unmarshal([]byte(annotation), &h); err != nil {
-		return History{}, fmt.Errorf("broken history: it is not the JSON of a history")
+		return History{}, errors.New("broken history: it is not the JSON of a history")
 	}
 	return h, nil
 }
