@@ -97,7 +97,7 @@ func (p runtime) serveMetrics(address string) part {
 			return fmt.Errorf("--metrics-address %s: %w", address, err)
 		}
 		p.log.Info("serving metrics", "address", listener.Addr().String())
-		server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+		server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 		context.AfterFunc(ctx, func() { _ = server.Close() })
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve metrics: %w", err)
