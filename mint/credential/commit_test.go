@@ -90,7 +90,7 @@ func TestAWriteThatNeverArrivedIsLookedForUntilTheBudgetIsSpent(t *testing.T) {
 		version := s.version(t)
 		mint := s.serve(t, unsent)
 		var received time.Time
-		_, err := mint.mint(t, s, remaining(time.Second), func(c *call) { received = c.received })
+		_, err := mint.mint(t, s, remaining(2*time.Second), func(c *call) { received = c.received })
 		refusedForNow(t, err, "its history will tell")
 		assert.GreaterOrEqual(t, time.Since(received), ledger.WriteBudget)
 		assert.Equal(t, version, s.version(t))
@@ -106,7 +106,7 @@ func TestASecretThatCannotBeReadBackInTimeIsAnsweredTryAgain(t *testing.T) {
 		return nil, errLost
 	}))
 	mint.faults.blind.Store(1000)
-	_, err := mint.mint(t, s, remaining(time.Second))
+	_, err := mint.mint(t, s, remaining(2*time.Second))
 	refusedForNow(t, err, "its history will tell")
 	assert.Len(t, s.entries(t), len(was)+1, "and so it does")
 }
@@ -442,7 +442,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 func TestAWriteThatIsStillUnderWayWhenTheBudgetIsSpentNeverLands(t *testing.T) {
 	s := seeded(t, sandbox.TenantAcme, nil)
 	version := s.version(t)
-	const left = time.Second
+	const left = 2 * time.Second
 	code := make(chan int, 1)
 	mint := s.serve(t, func(_ int, w *write) (*http.Response, error) {
 		// The network holds its body back, and brings no word that the client has left.
@@ -506,7 +506,7 @@ func TestABudgetThatIsSpentBetweenTwoTriesEndsTheMint(t *testing.T) {
 		<-w.request.Context().Done()
 		return answering(409, metav1.StatusReasonConflict), nil
 	}))
-	_, err := mint.mint(t, s, remaining(time.Second))
+	_, err := mint.mint(t, s, remaining(2*time.Second))
 	refusedForNow(t, err, "")
 	assert.Len(t, mint.faults.sent(), 1)
 	assert.Equal(t, was, s.entries(t))
