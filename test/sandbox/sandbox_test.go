@@ -168,7 +168,7 @@ func TestAWriteIsInTheAuditLogOfTheAPIServerThatTookItAndInNoOther(t *testing.T)
 
 		require.Eventually(t, func() bool {
 			return len(audited(t, apiserver, "secrets/", name)) > 0 && len(audited(t, apiserver, "serviceaccounts/token", name)) > 0
-		}, 10*time.Second, 50*time.Millisecond)
+		}, 2*time.Minute, 50*time.Millisecond)
 		event := audited(t, apiserver, "secrets/", name)[0]
 		require.Equal(t, sandbox.ClusterAdmin, event.User.Username)
 		require.Equal(t, "create", event.Verb)
@@ -194,7 +194,7 @@ func TestWhatAHelmReleaseOwnsGoesWithIt(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := secrets.Get(t.Context(), "owned", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 }
 
 func TestADeletedNamespaceGoes(t *testing.T) {
@@ -204,7 +204,7 @@ func TestADeletedNamespaceGoes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := namespaces.Get(t.Context(), "tenant-passing", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 }
 
 func TestAFieldOfTheBlockThatNobodyKnowsReachesTheReader(t *testing.T) {
@@ -360,7 +360,7 @@ func TestStopLeavesNoProcessAndNoDirectory(t *testing.T) {
 			}
 			_, err := os.Stat(s.Directory())
 			return os.IsNotExist(err)
-		}, 15*time.Second, 50*time.Millisecond)
+		}, 2*time.Minute, 50*time.Millisecond)
 	}
 	f(func(s *sandbox.Sandbox, _ func()) { _ = s.Stop() }) // sleep ends by the signal: an error
 	f(func(_ *sandbox.Sandbox, cancel func()) { cancel() })
