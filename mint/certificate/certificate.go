@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 )
 
 // The keys of the Secrets.
@@ -136,27 +137,40 @@ func (o Options) authority(ctx context.Context) (authority, bool, error) {
 	return next, true, o.store(ctx, secret, map[string][]byte{authorityKey: next.bundle, privateKey: key})
 }
 
-// publish has kube-apiserver trust the bundle.
+// publish has kube-apiserver trust the bundle. It begins again when kube-apiserver has written the status meanwhile, as it
+// does every few seconds, and leaves alone what another has had it trust.
 func (o Options) publish(ctx context.Context, bundle []byte) (bool, error) {
 	client := o.Objects.Resource(apiServices)
-	is, err := client.Get(ctx, o.APIService, metav1.GetOptions{})
-	if err != nil {
-		return false, fmt.Errorf("read the APIService %s: %w", o.APIService, err)
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": is.GetResourceVersion()},
-		"spec":     map[string]any{"caBundle": bundle},
+	var was *string
+	wrote := false
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		is, err := client.Get(ctx, o.APIService, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read the APIService %s: %w", o.APIService, err)
+		}
+		has, _, _ := unstructured.NestedString(is.Object, "spec", "caBundle")
+		switch {
+		case has == encoded(bundle):
+			return nil
+		case was != nil && *was != has:
+			return fmt.Errorf("the caBundle of the APIService %s was changed by another", o.APIService)
+		}
+		was = &has
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": is.GetResourceVersion()},
+			"spec":     map[string]any{"caBundle": bundle},
+		})
+		if err != nil {
+			return err
+		}
+		_, err = client.Patch(ctx, o.APIService, types.MergePatchType, patch, metav1.PatchOptions{})
+		wrote = err == nil
+		return err
 	})
 	if err != nil {
-		return false, err
-	}
-	if has, _, _ := unstructured.NestedString(is.Object, "spec", "caBundle"); has == encoded(bundle) {
-		return false, nil
-	}
-	if _, err := client.Patch(ctx, o.APIService, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return false, fmt.Errorf("write the caBundle of the APIService %s: %w", o.APIService, err)
 	}
-	return true, nil
+	return wrote, nil
 }
 
 // encoded is how JSON has bytes.

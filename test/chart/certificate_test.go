@@ -5,6 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,4 +143,26 @@ func TestCertificatesAreRenewedInTimeAndNeverBeforeTheirAuthorityIsTrusted(t *te
 	o.Serving[0].Secret = "absent"
 	_, err := certificate.Renew(t.Context(), o)
 	require.ErrorContains(t, err, "there is no Secret absent in the namespace mintlog")
+}
+
+func TestAnAPIServiceWhoseStatusIsWrittenMeanwhileIsWrittenAllTheSame(t *testing.T) {
+	laySelfSigned(t)
+	config, meanwhile := as(admin), 0
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, apiService) && meanwhile < 2 {
+				meanwhile++
+				must(t, admin, "merge", apiService, label("status", strconv.Itoa(meanwhile)))
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	wrote, err := certificate.Renew(t.Context(), certificate.Options{
+		Client: kubernetes.NewForConfigOrDie(config), Objects: dynamic.NewForConfigOrDie(config),
+		Namespace: sandbox.Namespace, Authority: "mintlog-ca", APIService: "v1alpha1.credentials.cozystack.io", Now: time.Now,
+	})
+	require.NoError(t, err)
+	require.Contains(t, wrote, "apiservice v1alpha1.credentials.cozystack.io")
+	require.Equal(t, 2, meanwhile)
+	require.NotEmpty(t, trusted(t))
 }

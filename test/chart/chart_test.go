@@ -363,4 +363,25 @@ func TestTheChartGrantsWhatTheListSays(t *testing.T) {
 		require.Equal(t, listed.Everywhere[i].Subjects, rendered.Everywhere[found].Subjects, b.Name)
 		require.Equal(t, listed.Everywhere[i].RoleRef, rendered.Everywhere[found].RoleRef, b.Name)
 	}
+	// In namespaces too, but for what the policies are tried with.
+	probing := func(name string) bool { return strings.HasPrefix(name, "mintlog-policy-probe") }
+	roles, bindings := map[string]any{}, map[string]any{}
+	for _, r := range rendered.Roles {
+		if !probing(r.Name) {
+			roles[r.Namespace+"/"+r.Name] = r.Rules
+		}
+	}
+	for _, b := range rendered.Bindings {
+		if !probing(b.Name) {
+			bindings[b.Namespace+"/"+b.Name] = []any{b.RoleRef, b.Subjects}
+		}
+	}
+	require.Len(t, roles, len(listed.Roles))
+	for _, r := range listed.Roles {
+		require.Equal(t, r.Rules, roles[r.Namespace+"/"+r.Name], r.Name)
+	}
+	require.Len(t, bindings, len(listed.Bindings))
+	for _, b := range listed.Bindings {
+		require.Equal(t, []any{b.RoleRef, b.Subjects}, bindings[b.Namespace+"/"+b.Name], b.Name)
+	}
 }

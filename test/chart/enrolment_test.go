@@ -286,6 +286,7 @@ func matrix(t *testing.T, namespace, other string) {
 		projector:                                {"get": granted, "patch": append(slices.Clone(granted), probe...)},
 		"system:serviceaccount:mintlog:ingest":   {},
 		"system:serviceaccount:mintlog:archiver": {},
+		"system:serviceaccount:mintlog:streams":  {},
 		"system:serviceaccount:mintlog:default":  {},
 	}
 	for user, rights := range rights {

@@ -44,8 +44,10 @@ func TestNoPartHoldsAVerbThatItDoesNotUse(t *testing.T) {
 	}
 	lease := rule("coordination.k8s.io", "leases", "get update")
 	lease.ResourceNames = []string{"mintlog-accounts"}
+	kinds := rule("", "configmaps", "get update")
+	kinds.ResourceNames = []string{"mintlog-kinds"}
 	require.Equal(t, map[string][]rbacv1.PolicyRule{
-		"mintlog-accounts-records": {rule("", "configmaps", "get create update")},
+		"mintlog-accounts-records": {rule("", "configmaps", "create"), kinds},
 		"mintlog-accounts-lease":   {lease},
 	}, inOwn)
 }
