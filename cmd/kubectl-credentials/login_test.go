@@ -117,6 +117,12 @@ func stored(t *testing.T, name, username, password string) string {
 
 // waits waits for a login of the user with a password on standard input.
 func waits(t *testing.T, kind, username, password string, args ...string) <-chan result {
+	done, _ := waitsAloud(t, kind, username, password, args...)
+	return done
+}
+
+// waitsAloud is waits, with what it says meanwhile on standard error.
+func waitsAloud(t *testing.T, kind, username, password string, args ...string) (<-chan result, *lockedBuffer) {
 	s := newServer(t)
 	c := credential()
 	c.Spec.Application.Kind, c.Spec.Username = kind, username
@@ -124,13 +130,14 @@ func waits(t *testing.T, kind, username, password string, args ...string) <-chan
 	s.answers["GET "+app] = sends(200, c)
 	s.login(t)
 	done := make(chan result, 1)
-	var out, errOut lockedBuffer
-	where := terminal{in: strings.NewReader(password + "\n"), out: &out, err: io.MultiWriter(&errOut, t.Output()), now: time.Now}
+	var out lockedBuffer
+	errOut := &lockedBuffer{}
+	where := terminal{in: strings.NewReader(password + "\n"), out: &out, err: io.MultiWriter(errOut, t.Output()), now: time.Now}
 	go func() {
 		code := run(context.WithoutCancel(t.Context()), append([]string{"wait", "postgres-orders.app", "--for=login"}, args...), where)
 		done <- result{code, out.String(), errOut.String()}
 	}()
-	return done
+	return done, errOut
 }
 
 func TestAWaitEndsWhenTheEngineHasAppliedThePassword(t *testing.T) {
@@ -138,8 +145,8 @@ func TestAWaitEndsWhenTheEngineHasAppliedThePassword(t *testing.T) {
 	f := func(kind, address string, apply func(password string), args ...string) {
 		t.Helper()
 		apply("the-one-before-0123")
-		done := waits(t, kind, "late", made, append(args, "--address", address)...)
-		time.Sleep(shortestPause / 2) // it is refused once at least
+		done, said := waitsAloud(t, kind, "late", made, append(args, "--address", address)...)
+		require.Eventually(t, func() bool { return strings.Contains(said.String(), "refuses the password") }, time.Minute, 5*time.Millisecond)
 		apply(made)
 		r := <-done
 		assert.Equal(t, exitOK, r.code, r.err)
@@ -167,7 +174,11 @@ func TestAWrongPasswordARefusedConnectionAndTLSAreToldApart(t *testing.T) {
 	require.NoError(t, os.WriteFile(noCA, []byte("no"), 0o600))
 	f := func(code int, want, kind, address, password string, args ...string) {
 		t.Helper()
-		r := <-waits(t, kind, "app", password, append(args, "--address", address, "--timeout=2s")...)
+		limit := "--timeout=1m"
+		if code == exitTime {
+			limit = "--timeout=3s"
+		}
+		r := <-waits(t, kind, "app", password, append(args, "--address", address, limit)...)
 		assert.Equal(t, code, r.code, r.err)
 		assert.Contains(t, r.err+r.out, want)
 		assert.NotContains(t, r.err+r.out, password)
@@ -227,7 +238,7 @@ func TestAnEngineThatWantsThePasswordItselfOrNoneIsNotLoggedInTo(t *testing.T) {
 				connection.Close()
 			}
 		}()
-		r := <-waits(t, "Postgres", "app", made, "--address", listener.Addr().String(), "--tls=disable", "--timeout=5s")
+		r := <-waits(t, "Postgres", "app", made, "--address", listener.Addr().String(), "--tls=disable", "--timeout=1m")
 		assert.Equal(t, exitOther, r.code, r.err)
 		assert.Contains(t, r.err, "not safe")
 		assert.NotContains(t, told.String(), made)

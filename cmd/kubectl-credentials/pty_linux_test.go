@@ -49,7 +49,7 @@ func openPTY(t *testing.T, columns uint16) *pty {
 // awaits waits until something is shown.
 func (p *pty) awaits(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(p.shown.String(), text) }, 10*time.Second, 5*time.Millisecond, "%q is not shown", text)
+	require.Eventually(t, func() bool { return strings.Contains(p.shown.String(), text) }, time.Minute, 5*time.Millisecond, "%q is not shown", text)
 }
 
 func (p *pty) press(t *testing.T, keys string) {
@@ -93,7 +93,7 @@ func TestOnARealTerminalCtrlCBeforeTheKeyChangesNothing(t *testing.T) {
 	p, s := openPTY(t, 80), holding(t, "NotIssued")
 	code := p.sitting(t, s, map[string]string{"TERM": "xterm"}, "mint", "postgres-orders.app")
 	p.awaits(t, "Press any key to make it")
-	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	p.press(t, "\x03")
 	assert.Equal(t, exitOther, <-code)
 	assert.Empty(t, s.mints())
@@ -111,7 +111,7 @@ func TestARealTerminalThatIsDumbGetsNoEscapesAndSaysThatItCannotBeCleared(t *tes
 	p, s := openPTY(t, 80), holding(t, "NotIssued")
 	code := p.sitting(t, s, map[string]string{"TERM": "dumb"}, "mint", "postgres-orders.app")
 	p.awaits(t, "cannot clear it")
-	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	p.press(t, " ")
 	assert.Equal(t, exitOK, <-code)
 	p.awaits(t, made)
@@ -122,7 +122,7 @@ func TestThePasswordToWaitWithIsNotEchoed(t *testing.T) {
 	p, s := openPTY(t, 80), holding(t, "Minted")
 	code := p.sitting(t, s, nil, "wait", "postgres-orders.app", "--for=login", "--address=127.0.0.1:1", "--timeout=100ms", "--tls=disable")
 	p.awaits(t, "Password: ")
-	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	p.press(t, "hunter-two\n")
 	assert.Equal(t, exitTime, <-code)
 	assert.NotContains(t, p.shown.String(), "hunter")

@@ -296,9 +296,9 @@ func (s *Sandbox) LayAPI(ctx context.Context) error {
 	return nil
 }
 
-// until repeats a step until it succeeds, for at most 90 s, and returns its last error.
+// until repeats a step until it succeeds, for at most three minutes, and returns its last error.
 func until(ctx context.Context, step func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	for {
 		err := step(ctx)
