@@ -171,7 +171,7 @@ func admin() kubernetes.Interface { return servers().Kubernetes(sandbox.ClusterA
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "in vain waited for: %s", what)
 	}
 }

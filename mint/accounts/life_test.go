@@ -191,10 +191,12 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// config is where the webhook is, as a block has it.
-func (h *hook) config() object {
+// config is where the webhook is, as a block has it, and that it may take as long as any.
+func (h *hook) config() object { return h.configFor(10) }
+
+func (h *hook) configFor(seconds int64) object {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
-	return object{"clientConfig": object{"url": h.URL + "/", "caBundle": base64.StdEncoding.EncodeToString(ca)}, "timeoutSeconds": int64(1)}
+	return object{"clientConfig": object{"url": h.URL + "/", "caBundle": base64.StdEncoding.EncodeToString(ca)}, "timeoutSeconds": seconds}
 }
 
 func TestAWebhookThatFailsDeletesNothingIsReportedOnceAndAskedAgainWithGrowingPauses(t *testing.T) {
@@ -202,7 +204,10 @@ func TestAWebhookThatFailsDeletesNothingIsReportedOnceAndAskedAgainWithGrowingPa
 	hook := serveHook(t)
 	hook.will("answers", "app", "reader")
 	ns := tenant(t, "tenant-webhook")
-	serve(t, "Hooked", object{"format": users["format"], "accounts": []any{object{"kind": "Webhook", "webhook": hook.config()}}})
+	block := func(config object) object {
+		return object{"format": users["format"], "accounts": []any{object{"kind": "Webhook", "webhook": config}}}
+	}
+	serve(t, "Hooked", block(hook.config()))
 	install(t, ns, "Hooked")
 	app, reader := awaitSecret(t, ns, "hooked-orders.app.account"), awaitSecret(t, ns, "hooked-orders.reader.account")
 
@@ -210,6 +215,9 @@ func TestAWebhookThatFailsDeletesNothingIsReportedOnceAndAskedAgainWithGrowingPa
 		hook.will(mode, "app")
 		before := r.counted(t, "mintlog_accounts_problems_total")
 		reported := len(events(t, ns, "AccountsUnknown"))
+		if mode == "hangs" {
+			define(t, "Hooked", block(hook.configFor(1)))
+		}
 		_, err := servers().InstallRelease(t.Context(), ns, "Hooked", "orders", object{"change": int64(i)})
 		require.NoError(t, err)
 		eventually(t, "the webhook is asked again when it "+mode, func() bool { return len(hook.times()) > 1 })
@@ -224,6 +232,7 @@ func TestAWebhookThatFailsDeletesNothingIsReportedOnceAndAskedAgainWithGrowingPa
 		hook.will("answers", "app", "reader")
 		eventually(t, "it is asked once more, and answers", func() bool { return len(hook.times()) > 0 })
 		eventually(t, "that is noticed", func() bool { return r.reconciled(t, "ok") > done })
+		define(t, "Hooked", block(hook.config()))
 	}
 
 	hook.Close() // and is down

@@ -46,15 +46,13 @@ func awaitNoGrant(t *testing.T, namespace, release string) {
 func TestTheGrantOfAnApplicationThatIsDeletedAloneIsTakenBackWhetherOrNotSomebodyLooks(t *testing.T) {
 	r := run(t)
 	ns := tenant(t, "tenant-orphaned")
-	define(t, "Orphaned", users)
-	awaitSight(t, "Orphaned")
+	serve(t, "Orphaned", users)
 	install(t, ns, "Orphaned", "app")
 	awaitSecret(t, ns, "orphaned-orders.app.account")
 	orphan(t, ns, "orphaned-orders")
 	awaitNoGrant(t, ns, "orphaned-orders")
 
-	define(t, "Unseen", users)
-	awaitSight(t, "Unseen")
+	serve(t, "Unseen", users)
 	install(t, ns, "Unseen", "app")
 	awaitSecret(t, ns, "unseen-orders.app.account")
 	r.stop()
@@ -66,8 +64,7 @@ func TestTheGrantOfAnApplicationThatIsDeletedAloneIsTakenBackWhetherOrNotSomebod
 	role, binding := grantThere(t, ns, "unseen-orders")
 	require.True(t, role && binding)
 	run(t)
-	define(t, "Later", users)
-	awaitSight(t, "Later")
+	serve(t, "Later", users)
 	install(t, ns, "Later", "app")
 	awaitSecret(t, ns, "later-orders.app.account")
 	awaitNoGrant(t, ns, "unseen-orders")
@@ -80,8 +77,7 @@ func TestTheGrantOfAnApplicationThatIsDeletedAloneIsTakenBackWhetherOrNotSomebod
 func TestAHelmReleaseThatLostTheLabelOfItsKindKeepsItsGrant(t *testing.T) {
 	run(t)
 	ns := tenant(t, "tenant-unlabelled")
-	define(t, "Unlabelled", users)
-	awaitSight(t, "Unlabelled")
+	serve(t, "Unlabelled", users)
 	install(t, ns, "Unlabelled", "app")
 	awaitSecret(t, ns, "unlabelled-orders.app.account")
 	patchRelease(t, ns, "unlabelled-orders", `[{"op": "remove", "path": "/metadata/labels/apps.cozystack.io~1application.kind"}]`)
@@ -93,9 +89,8 @@ func TestAHelmReleaseThatLostTheLabelOfItsKindKeepsItsGrant(t *testing.T) {
 
 func TestGrantsThatWentWithTheEnrolmentAreMadeAnewWithoutAChangeOfTheirApplications(t *testing.T) {
 	ns := tenant(t, "tenant-again")
-	define(t, "Again", users)
+	serve(t, "Again", users)
 	r := run(t)
-	awaitSight(t, "Again")
 	install(t, ns, "Again", "app")
 	awaitSecret(t, ns, "again-orders.app.account")
 	r.stop()

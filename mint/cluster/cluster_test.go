@@ -137,7 +137,7 @@ func synced(t *testing.T) *watcher {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "in vain waited for: %s", what)
 	}
 }
