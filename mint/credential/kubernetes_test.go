@@ -114,7 +114,7 @@ func (w *world) start(ctx, watching context.Context) error {
 	w.webhooks = webhook.New(webhook.Options{})
 	w.cluster.Notify(cluster.Notify{Kind: w.webhooks.Forget})
 	w.running.Go(func() { _ = w.cluster.Run(watching) }) // it ends with its context and has no other error
-	syncing, cancel := context.WithTimeout(watching, 30*time.Second)
+	syncing, cancel := context.WithTimeout(watching, 2*time.Minute)
 	defer cancel()
 	return w.cluster.WaitForSync(syncing)
 }

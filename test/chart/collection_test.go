@@ -40,7 +40,7 @@ func owned(t *testing.T, namespace, application string) *corev1.Secret {
 	require.NoError(t, cluster.Enrol(t.Context(), namespace))
 	client := kubernetes.NewForConfigOrDie(as(accounts)).CoreV1().Secrets(namespace)
 	var made *corev1.Secret
-	within(t, 10*time.Second, func() error { // until the enrolment is seen
+	within(t, time.Minute, func() error { // until the enrolment is seen
 		made, err = client.Create(t.Context(), secret, metav1.CreateOptions{})
 		return err
 	})
