@@ -34,6 +34,14 @@ func TestATimeRangeIncludesItsStartAndNotItsEnd(t *testing.T) {
 		timeFilter(time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Date(2, 1, 1, 0, 0, 0, 0, time.UTC)))
 }
 
+func TestWhatAFilterLetsThroughOutsideOfTheTimeRangeDoesNotComeOut(t *testing.T) {
+	e := mintEvent(0)
+	at := e.RequestReceivedTimestamp
+	assert.True(t, Query{Start: at, End: at.Add(1)}.matches(&e))
+	assert.False(t, Query{End: at}.matches(&e))
+	assert.False(t, Query{Start: at.Add(1)}.matches(&e))
+}
+
 // FuzzQuote holds that a quoted value is one string token that says the value, whatever it is.
 func FuzzQuote(f *testing.F) {
 	for _, seed := range hostile {
