@@ -2,7 +2,6 @@ package archive
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -19,19 +18,12 @@ import (
 
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/output"
 )
-
-// logWriter sends a logger's lines to the test's output.
-type logWriter struct{ t testing.TB }
-
-func (w logWriter) Write(line []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(line)))
-	return len(line), nil
-}
 
 func openStream(t testing.TB, directory string) *stream.Stream {
 	t.Helper()
-	s, err := stream.Open(t.Context(), stream.Options{Directory: directory, Log: slog.New(slog.NewTextHandler(logWriter{t}, nil))})
+	s, err := stream.Open(t.Context(), stream.Options{Directory: directory, Log: output.Logger(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
@@ -44,7 +36,7 @@ func startArchiver(t testing.TB, o ArchiverOptions) (archiver *Archiver, stop fu
 	if o.Settle == 0 {
 		o.Settle = 100 * time.Millisecond
 	}
-	o.Log = slog.New(slog.NewTextHandler(logWriter{t}, nil))
+	o.Log = output.Logger(t)
 	a, err := NewArchiver(o)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -121,7 +113,7 @@ func TestWhatWaitsForItsConfirmationHoldsNoEvent(t *testing.T) {
 	t.Parallel()
 	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
 	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
-	a, err := NewArchiver(ArchiverOptions{Archive: v.archive(), Stream: s, Settle: time.Hour, Log: slog.New(slog.NewTextHandler(logWriter{t}, nil))})
+	a, err := NewArchiver(ArchiverOptions{Archive: v.archive(), Stream: s, Settle: time.Hour, Log: output.Logger(t)})
 	require.NoError(t, err)
 	f := a.newFill(stream.ArchiverEvents)
 	require.NoError(t, f.step(t.Context()))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -18,22 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/store/event"
+	"github.com/mintlog/mintlog/test/output"
 )
-
-// logWriter sends a logger's lines to the test's output.
-type logWriter struct{ t testing.TB }
-
-func (w logWriter) Write(line []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(line)))
-	return len(line), nil
-}
 
 func testOptions(t testing.TB) Options {
 	t.Helper()
 	return Options{
 		Directory:  t.TempDir(),
 		Registerer: prometheus.NewRegistry(),
-		Log:        slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+		Log:        output.Logger(t),
 	}
 }
 

@@ -3,10 +3,8 @@ package ha
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,17 +16,10 @@ import (
 
 	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/store/stream"
+	"github.com/mintlog/mintlog/test/output"
 )
 
 const eventsStream = "MINTLOG_EVENTS"
-
-// output sends a logger's lines to the test's.
-type output struct{ t *testing.T }
-
-func (o output) Write(line []byte) (int, error) {
-	o.t.Log(strings.TrimSpace(string(line)))
-	return len(line), nil
-}
 
 func startNATS(t *testing.T) *NATS {
 	t.Helper()
@@ -44,7 +35,7 @@ func openStream(t *testing.T, n *NATS) (*stream.Stream, *prometheus.Registry) {
 	registry := prometheus.NewRegistry()
 	s, err := stream.Open(t.Context(), stream.Options{
 		URL: n.URL(), Replicas: Replicas, MaxBytes: 64 << 20, EvidenceBytes: 64 << 20,
-		Log: slog.New(slog.NewTextHandler(output{t}, nil)), Registerer: registry,
+		Log: output.Logger(t), Registerer: registry,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })

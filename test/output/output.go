@@ -3,7 +3,9 @@ package output
 
 import (
 	"bytes"
+	"log/slog"
 	"sync"
+	"testing"
 )
 
 // A Buffer may be written and read by several goroutines.
@@ -24,4 +26,16 @@ func (b *Buffer) String() string {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	return b.bytes.String()
+}
+
+// Logger is a logger whose lines are shown if the test fails. Unlike what writes to the test itself, it may be used when
+// the test has ended, as by what a closed connection still calls.
+func Logger(t testing.TB) *slog.Logger {
+	var lines Buffer
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(lines.String())
+		}
+	})
+	return slog.New(slog.NewTextHandler(&lines, nil))
 }
