@@ -129,7 +129,7 @@ func watchWith(t *testing.T, config *rest.Config, idle time.Duration) *watcher {
 func synced(t *testing.T) *watcher {
 	t.Helper()
 	w := watch(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, w.WaitForSync(ctx))
 	return w

@@ -70,7 +70,7 @@ func TestANamespaceIsEnrolledOnce(t *testing.T) {
 	changes, err = e.Enroll(t.Context(), namespace)
 	require.NoError(t, err)
 	require.Equal(t, []string{"rolebinding mintlog-mint created", "rolebinding mintlog-accounts created"}, done(changes))
-	within(t, 5*time.Second, func() error {
+	within(t, time.Minute, func() error {
 		if !may(t, mint, "list", namespace, "") || !may(t, accounts, "delete", namespace, "") {
 			return fmt.Errorf("the roles are not let in yet")
 		}
@@ -127,7 +127,7 @@ func TestWhatIsInTheWayOfEnrolmentIsNamed(t *testing.T) {
 		_, err := cluster.Apply(t.Context(), "", o)
 		require.NoError(t, err)
 	}
-	within(t, 5*time.Second, func() error {
+	within(t, time.Minute, func() error {
 		_, err = enroller("mallory").Enroll(t.Context(), namespace)
 		if err == nil || !strings.Contains(err.Error(), "hold what it grants") || !strings.Contains(err.Error(), "attempting to grant") {
 			return fmt.Errorf("the error is %w", err)
@@ -212,7 +212,7 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	require.Less(t, strings.Index(out, "rolebinding mintlog-accounts deleted"), strings.Index(out, "rolebinding credentials-postgres-one deleted"), out)
 	require.Less(t, strings.Index(out, "rolebinding credentials-postgres-two deleted"), strings.Index(out, "role credentials-postgres-one deleted"), out)
 	require.Equal(t, []string{"role credentials-of-mine"}, slices.Concat(named(t, namespace, "credentials-"), named(t, namespace, "mintlog-")))
-	within(t, 5*time.Second, func() error {
+	within(t, time.Minute, func() error {
 		for _, user := range []string{mint, accounts, projector} {
 			for _, verb := range []string{"get", "list", "patch"} {
 				if may(t, user, verb, namespace, "postgres-one.app.account") {
