@@ -116,7 +116,7 @@ func (f *whoFlags) run(ctx context.Context, out, progress io.Writer, now func() 
 		return err
 	}
 	if f.follow {
-		return f.watch(ctx, archived, q, print, now)
+		return f.watch(ctx, archived, q, print, progress, now)
 	}
 	count := 0
 	searching := time.AfterFunc(2*time.Second, func() { fmt.Fprintln(progress, "asking the archive …") })
@@ -161,13 +161,13 @@ const (
 	followSettling = 5 * time.Second
 )
 
-// watch prints requests as they come to the archive, oldest first. One that comes later than followWindow is missed.
-func (f *whoFlags) watch(ctx context.Context, archived *archive.Archive, q archive.Query, print answers, now func() time.Time) error {
+// watch prints requests as they come to the archive, oldest first. One that comes later than followWindow is missed. An
+// archive that fails once it has answered is asked again, from where it answered last.
+func (f *whoFlags) watch(ctx context.Context, archived *archive.Archive, q archive.Query, print answers, progress io.Writer, now func() time.Time) error {
 	told := map[string]time.Time{} // by identity: when it was received
-	for first := true; ctx.Err() == nil; first = false {
-		if from := now().Add(-followWindow); !first && q.Start.Before(from) {
-			q.Start = from
-		}
+	answered, failing := false, false
+	for ctx.Err() == nil {
+		asked := now()
 		var fresh []archive.Asked
 		err := archived.Requests(ctx, q, f.mintUsers, func(a archive.Asked) error {
 			id := a.Event.Identity()
@@ -178,8 +178,18 @@ func (f *whoFlags) watch(ctx context.Context, archived *archive.Archive, q archi
 			}
 			return nil
 		})
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+			if from := asked.Add(-followWindow); q.Start.Before(from) {
+				q.Start = from
+			}
+			answered, failing = true, false
+		case ctx.Err() != nil:
+		case !answered:
 			return err
+		case !failing:
+			failing = true
+			fmt.Fprintf(progress, "The archive fails, and is asked again: %s\n", shown(err))
 		}
 		for _, a := range slices.Backward(fresh) {
 			if err := print.add(&a); err != nil {
