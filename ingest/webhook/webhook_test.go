@@ -708,7 +708,7 @@ func (b *bench) hold(callers int) (release func()) {
 // TestASlowStreamCostsCallersABoundedTime is kubernetes#85489.
 func TestASlowStreamCostsCallersABoundedTime(t *testing.T) {
 	b := newBench(t)
-	b.options.InFlight, b.options.Wait, b.options.PublishTimeout = 2, 10*time.Millisecond, 100*time.Millisecond
+	b.options.InFlight, b.options.Wait, b.options.PublishTimeout = 2, 10*time.Millisecond, time.Second
 	const callers = 100
 	defer b.hold(callers)()
 	b.start()
