@@ -65,13 +65,14 @@ type Sandbox struct {
 	mutex   sync.Mutex         // guards what follows, and the log
 	servers []*process.Process // in the order of their start
 	ours    []*process.Process // mintlog's
-	stopped bool
 
-	release func() bool // of the context
+	release func() bool  // of the context
+	stop    func() error // once
 }
 
 // Start starts the servers and lays the custom resources, mintlog's roles and the tenants. If it fails, or the context
-// is cancelled, nothing is left running. The sandbox stops when the context is cancelled, even after Start returned.
+// is cancelled, nothing is left running. The sandbox stops when the context is cancelled, even after Start returned: with
+// a test's own context before the test's cleanups run, of which none may still use its directory then.
 func Start(ctx context.Context, options Options) (*Sandbox, error) {
 	s, err := prepare(options)
 	if err != nil {
@@ -97,6 +98,7 @@ func prepare(options Options) (*Sandbox, error) {
 		options.BinDirectory = filepath.Join(root, "bin")
 	}
 	s := &Sandbox{options: options, root: root, began: time.Now(), directory: options.Directory}
+	s.stop = sync.OnceValue(s.end)
 	if s.directory == "" {
 		if s.temporary, err = process.NewDirectory("mintlog-sandbox-"); err != nil {
 			return nil, err
@@ -178,14 +180,12 @@ func (s *Sandbox) startAll(ctx context.Context) error {
 }
 
 // Stop ends everything, waits until it is gone, and removes the directory if the sandbox made it. mintlog's processes
-// are asked to end, and killed after 30 s; the servers are killed. A second call does nothing.
-func (s *Sandbox) Stop() error {
+// are asked to end, and killed after 30 s; the servers are killed. A second call waits for the first, and returns what it
+// does.
+func (s *Sandbox) Stop() error { return s.stop() }
+
+func (s *Sandbox) end() error {
 	s.mutex.Lock()
-	if s.stopped {
-		s.mutex.Unlock()
-		return nil
-	}
-	s.stopped = true
 	ours, servers := s.ours, s.servers
 	s.mutex.Unlock()
 	if s.release != nil {
