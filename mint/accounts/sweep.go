@@ -123,7 +123,11 @@ func (a *Accounts) sweep(ctx context.Context, namespace string) error {
 		if _, there := a.Cluster.Release(namespace, name); !ok || there {
 			continue
 		}
-		if err := a.takeBack(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+		application := types.NamespacedName{Namespace: namespace, Name: name}
+		err := a.takeBack(ctx, application)
+		a.settled.forget(application)
+		a.lanes.quick.queue.Add(key{application: application}) // one of that name may have come meanwhile, and lost its binding
+		if err != nil {
 			return err
 		}
 	}
