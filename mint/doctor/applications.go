@@ -186,6 +186,7 @@ type secretFacts struct {
 	leaving         bool
 	entries         []ledger.Entry  // newest first
 	named           map[string]bool // ids of the entries whose authors the history names
+	judged          map[int64]bool  // revisions about which the history has a finding
 }
 
 func (d *Doctor) readSecrets(ctx context.Context) ([]secretFacts, error) {
@@ -203,9 +204,12 @@ func (d *Doctor) readSecrets(ctx context.Context) ([]secretFacts, error) {
 			f.entries = book.Entries
 		}
 		if written, err := history.Parse(m.Annotations[history.Annotation]); err == nil {
-			f.named = map[string]bool{}
+			f.named, f.judged = map[string]bool{}, map[int64]bool{}
 			for _, e := range written.Entries {
 				f.named[e.ID] = e.By != ""
+			}
+			for _, finding := range written.Findings {
+				f.judged[finding.Revision] = true
 			}
 		}
 		all = append(all, f)

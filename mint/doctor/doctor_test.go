@@ -403,7 +403,7 @@ func TestTheNewestOperationShouldHaveItsEventInTheArchive(t *testing.T) {
 }
 
 func TestANewestOperationWithoutANameTellsOfAProjectorThatStandsStill(t *testing.T) {
-	entry := ledger.Entry{ID: "x", Operation: ledger.Mint, AuditID: "a", At: now.Add(-time.Hour)}
+	entry := ledger.Entry{ID: "x", Revision: 2, Operation: ledger.Mint, AuditID: "a", At: now.Add(-time.Hour)}
 	account := func(name string, change func(*secretFacts)) secretFacts {
 		s := secret("acme", "postgres-a", name)
 		s.entries = []ledger.Entry{entry, {ID: "older", Operation: ledger.Mint, AuditID: "b", At: now.Add(-2 * time.Hour)}}
@@ -425,6 +425,8 @@ func TestANewestOperationWithoutANameTellsOfAProjectorThatStandsStill(t *testing
 	f(Fail, newest(true), []string{"acme/postgres-a.one, bears no name", "see that the projector runs"}, account("one", without))
 	f(Warn, newest(false), []string{"1 accounts whose newest operation bears no name: acme/postgres-a.one"}, account("one", without))
 	f(Warn, nil, []string{"acme/postgres-a.one"}, account("one", without))
+	mismatched := func(s *secretFacts) { without(s); s.judged = map[int64]bool{2: true} }
+	f(Warn, newest(true), []string{"acme/postgres-a.one", "kubectl credentials history"}, account("one", mismatched))
 	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.entries[0].At = now.Add(-time.Minute) }))
 	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.entries[0].Operation = ledger.Create }))
 	f(OK, newest(true), nil, account("one", func(s *secretFacts) { without(s); s.labelled = false }))

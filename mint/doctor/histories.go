@@ -37,7 +37,7 @@ func judgeHistories(secrets []secretFacts, newest *operationFacts, now time.Time
 			continue
 		}
 		credential := s.namespace + "/" + strings.TrimSuffix(s.name, event.AccountSecretSuffix)
-		if newest != nil && newest.found && newest.entry.ID == entry.ID {
+		if newest != nil && newest.found && newest.entry.ID == entry.ID && !s.judged[entry.Revision] {
 			stuck = credential
 		} else {
 			unnamed = append(unnamed, credential)
