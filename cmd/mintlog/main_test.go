@@ -57,6 +57,8 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	f("--output", "who", "--victorialogs=http://127.0.0.1:1", "--output=yaml")
 	f("--until", "who", "--victorialogs=http://127.0.0.1:1", "--follow", "--until=1m")
 	f("--limit", "who", "--victorialogs=http://127.0.0.1:1", "--follow", "--limit=1")
+	f("--by", "who", "--victorialogs=http://127.0.0.1:1", "--by=")
+	f("--namespace", "who", "--victorialogs=http://127.0.0.1:1", "--namespace=")
 	f("--kubeconfig", "accounts", "--metrics-address=", "--kubeconfig=/no/such/file")
 	f("--serving", "certificates")
 	f("--serving", "certificates", "--serving=mintlog-mint-tls")

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mintlog/mintlog/cmd/printable"
 	"github.com/mintlog/mintlog/store/archive"
@@ -57,6 +58,9 @@ nothing. Events are found in both shapes, mintlog's own and Cozystack's pipeline
   mintlog who --denied --since 1h
   mintlog who --follow`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkGiven(c.Flags(), "namespace", "credential", "by", "operation"); err != nil {
+				return err
+			}
 			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), time.Now)
 		},
 	}
@@ -74,6 +78,16 @@ nothing. Events are found in both shapes, mintlog's own and Cozystack's pipeline
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json (one object a line) or csv")
 	flags.StringSliceVar(&f.mintUsers, "mint-user", []string{"system:serviceaccount:mintlog:mint"}, "user names of the mint server: the write of nobody else is a commit")
 	return noArguments(c)
+}
+
+// checkGiven wants a text in the flags that narrow an answer: one that a script left empty would give everybody's.
+func checkGiven(flags *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if flag := flags.Lookup(name); flag.Changed && flag.Value.String() == "" {
+			return fmt.Errorf("--%s is empty: leave it away to ask about all", name)
+		}
+	}
+	return nil
 }
 
 // query is what the flags ask for, seen from now.
