@@ -101,16 +101,15 @@ func (b *bucket) open(ctx context.Context) (*keyValue, error) {
 // code than a single one.
 func typed(err error) error {
 	var api *jetstream.APIError
-	conflict := errors.Is(err, jetstream.ErrKeyExists)
-	if errors.As(err, &api) {
-		conflict = conflict || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
-		if isFull(api) {
-			return fmt.Errorf("%w: %w", ErrFull, err)
-		}
-	}
-	if conflict {
+	switch {
+	case errors.Is(err, jetstream.ErrKeyExists): // a wrong last sequence of a single server, by its code
 		return ErrConflict
+	case !errors.As(err, &api):
+		return err
+	case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return ErrConflict
+	case isFull(api):
+		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return err
 }
