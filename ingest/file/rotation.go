@@ -79,20 +79,26 @@ func (f *follower) tellOversized(s *segment) {
 	}
 }
 
-// locate opens the file in which the place was taken, there: the one with its inode if that has the same contents,
-// else one that has them, youngest first. It is nil if there is none.
+// locate opens the file in which the place was taken. It is nil if there is none. One that is rotated or compressed just
+// now has another path than it was listed with: what is not found is looked for again until the files stay as they are.
 func (f *follower) locate(p place) (*segment, error) {
-	log, err := theLog(f.path)
-	if err != nil {
-		return nil, err
+	list, err := files(f.path)
+	for err == nil {
+		var found *segment
+		if found, err = locateIn(list, p); err != nil || found != nil {
+			return found, err
+		}
+		before := list
+		if list, err = files(f.path); err == nil && slices.EqualFunc(before, list, sibling.same) {
+			return nil, nil
+		}
 	}
-	list, err := siblings(f.path)
-	if err != nil {
-		return nil, err
-	}
-	if log != nil {
-		list = append(list, *log)
-	}
+	return nil, err
+}
+
+// locateIn opens the file in which the place was taken: the one with its inode if that has the same contents, else one
+// that has them, youngest first. It is nil if none of the list does.
+func locateIn(list []sibling, p place) (*segment, error) {
 	for _, sameInode := range []bool{true, false} {
 		for _, s := range slices.Backward(list) {
 			if sameInode != s.id.sameInode(p.ID) {

@@ -25,6 +25,9 @@ type sibling struct {
 	replaces bool // another file had the name, and was read
 }
 
+// same reports whether s and other are one file under one path.
+func (s sibling) same(other sibling) bool { return s.path == other.path && s.id == other.id }
+
 func (s sibling) zipped() bool { return strings.HasSuffix(s.path, compressed) }
 
 // theLog is the file at the path of a log; nil if there is none.
@@ -37,6 +40,19 @@ func theLog(path string) (*sibling, error) {
 		return nil, err
 	}
 	return &sibling{path: path, id: identify(path, info), size: info.Size()}, nil
+}
+
+// files are the rotated files of the log at path, oldest first, and the log.
+func files(path string) ([]sibling, error) {
+	log, err := theLog(path) // before the others: what is older has its rotated name by then
+	if err != nil {
+		return nil, err
+	}
+	list, err := siblings(path)
+	if log != nil {
+		list = append(list, *log)
+	}
+	return list, err
 }
 
 // siblings are the rotated files of the log at path, oldest first. A compressed one counts only where the plain one is

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,6 +144,32 @@ func TestACheckpointBeyondTheEndOfAnotherFileIsNotBelieved(t *testing.T) {
 	require.Equal(t, 1.0, b.gaps())
 	b.halt()
 	require.Contains(t, b.log.String(), "A part of the audit log is missing")
+}
+
+func TestALogThatIsRotatedWhileItIsLookedForIsFound(t *testing.T) {
+	b := newBench(t)
+	b.append(mintLine("a"))
+	b.start()
+	b.arrive("a")
+	b.halt()
+	b.options.Registerer = nil
+	for range 300 {
+		tailer, err := New(b.options)
+		require.NoError(t, err)
+		f := tailer.followers[0]
+		rotated := make(chan string)
+		go func() {
+			for range rand.IntN(20) {
+				runtime.Gosched()
+			}
+			rotated <- b.rotate()
+		}()
+		require.NoError(t, f.resume())
+		require.NoError(t, os.Rename(<-rotated, b.path))
+		require.Nil(t, f.loss)
+		require.NotNil(t, f.current)
+		f.close()
+	}
 }
 
 func TestADamagedCheckpointIsReportedAndEverythingIsReadAgain(t *testing.T) {
