@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -214,4 +216,16 @@ func words(err error) string {
 		return fmt.Sprintf("kube-apiserver answered %d %s", status.Status().Code, status.Status().Reason)
 	}
 	return err.Error()
+}
+
+// shown is how many objects are named where many are alike.
+const shown = 5
+
+// some are the first of a list in words.
+func some(list []string) string {
+	slices.Sort(list)
+	if len(list) <= shown {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), len(list)-shown)
 }
