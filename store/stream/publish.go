@@ -21,7 +21,8 @@ var ErrFull = errors.New("stream is full")
 // ErrTooLarge is what a TooLargeError is.
 var ErrTooLarge = errors.New("event is larger than a message may be")
 
-// A TooLargeError names an event that can never be published. Nothing of the call was sent: repeat it without that one.
+// A TooLargeError names an event that can never be published. Of the others of the call some are and some are not: repeat
+// it without that one.
 type TooLargeError struct {
 	Index    int    // in the events passed to Publish
 	Identity string // the event's
@@ -61,11 +62,7 @@ func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	messages, err := s.encode(list)
-	if err != nil {
-		return err
-	}
-	err = s.send(ctx, messages)
+	err = s.send(ctx, list)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		if s.options.Existing {
 			s.readyOn.Store(0)
@@ -74,80 +71,73 @@ func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 		if ensureErr := s.ensure(ctx); ensureErr != nil {
 			return errors.Join(err, ensureErr)
 		}
-		err = s.send(ctx, messages)
+		err = s.send(ctx, list)
 	}
 	return err
 }
 
-// A message is an event ready to be sent.
+// A message is an event that is sent.
 type message struct {
-	kind     kind
-	identity string
-	subject  string
-	payload  []byte
-
+	kind       kind
+	identity   string
 	connection uint64 // on which it was sent
-}
-
-func (s *Stream) encode(list []event.Event) ([]message, error) {
-	limit := s.conn.MaxPayload() - headerRoom
-	messages := make([]message, len(list))
-	for i := range list {
-		e := &list[i]
-		payload, err := json.Marshal(e)
-		if err != nil {
-			return nil, fmt.Errorf("encode event %d: %w", i, err)
-		}
-		m := message{kind: route(e), identity: e.Identity(), subject: subject(e), payload: payload}
-		if size := int64(len(payload) + len(m.subject)); size > limit {
-			s.metrics.tooLarge.Inc()
-			return nil, &TooLargeError{Index: i, Identity: m.identity, Size: size, Limit: limit}
-		}
-		messages[i] = m
-	}
-	return messages, nil
+	ack        jetstream.PubAckFuture
 }
 
 // send publishes with at most window messages unacknowledged, and waits for all of them. The error says what happened
 // to the first that failed; a full stream goes before other failures.
-func (s *Stream) send(ctx context.Context, messages []message) error {
+func (s *Stream) send(ctx context.Context, list []event.Event) error {
 	var first error
 	note := func(err error) {
 		if first == nil || errors.Is(err, ErrFull) && !errors.Is(first, ErrFull) {
 			first = err
 		}
 	}
-	futures := make([]jetstream.PubAckFuture, len(messages))
-	sent := 0
-	for i := range messages {
-		for ; sent < len(messages) && sent < i+window && first == nil; sent++ {
-			future, err := s.start(&messages[sent])
+	messages := make([]message, 0, len(list))
+	for i := range list {
+		for len(messages) < min(len(list), i+window) && first == nil {
+			m, err := s.start(list, len(messages))
 			if err != nil {
-				note(s.settle(&messages[sent], err))
+				note(err)
 				break
 			}
-			futures[sent] = future
+			messages = append(messages, m)
 		}
-		if futures[i] == nil {
+		if i == len(messages) {
 			break
 		}
-		ack, err := await(ctx, futures[i])
-		if err := s.settle(&messages[i], err); err != nil {
+		m := &messages[i]
+		ack, err := await(ctx, m.ack)
+		if err := s.settle(m, err); err != nil {
 			note(err)
 			continue
 		}
-		if !ack.Duplicate && s.heights.fell(messages[i].kind, messages[i].connection, ack.Sequence) {
-			s.shrunk(streamNames[messages[i].kind])
+		if !ack.Duplicate && s.heights.fell(m.kind, m.connection, ack.Sequence) {
+			s.shrunk(streamNames[m.kind])
 		}
 	}
 	return first
 }
 
-func (s *Stream) start(m *message) (jetstream.PubAckFuture, error) {
-	m.connection = s.conn.Stats().Reconnects
-	return s.js.PublishMsgAsync(&nats.Msg{Subject: m.subject, Data: m.payload},
+// start sends an event without waiting for the answer.
+func (s *Stream) start(list []event.Event, index int) (message, error) {
+	e := &list[index]
+	payload, err := json.Marshal(e)
+	if err != nil {
+		return message{}, fmt.Errorf("encode event %d: %w", index, err)
+	}
+	m, subject := message{kind: route(e), identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
+	if size, limit := int64(len(payload)+len(subject)), s.conn.MaxPayload()-headerRoom; size > limit {
+		s.metrics.tooLarge.Inc()
+		return message{}, &TooLargeError{Index: index, Identity: m.identity, Size: size, Limit: limit}
+	}
+	m.ack, err = s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: payload},
 		jetstream.WithMsgID(s.repeats.messageID(m.identity)), jetstream.WithExpectStream(streamNames[m.kind]),
 		jetstream.WithStallWait(requestTimeout))
+	if err != nil {
+		return message{}, s.settle(&m, err)
+	}
+	return m, nil
 }
 
 func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {

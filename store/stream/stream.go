@@ -380,8 +380,6 @@ func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) (is
 		return false, nil
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return false, fmt.Errorf("look up stream %s: %w", c.Name, err)
-	case s.created:
-		s.lost(c.Name)
 	}
 	isShut = c.Retention == jetstream.InterestPolicy
 	first := c
@@ -390,10 +388,13 @@ func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) (is
 	}
 	_, err = s.js.CreateStream(ctx, first)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return true, nil // another process came first; it may not have opened it yet
+		isShut, err = true, nil // another process came first; it may not have opened it yet
 	}
 	if err != nil {
 		return false, fmt.Errorf("create stream %s: %w", c.Name, err)
+	}
+	if s.created {
+		s.lost(c.Name)
 	}
 	return isShut, nil
 }
@@ -414,7 +415,6 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 		if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("look up consumer %s: %w", consumer, err)
 		}
-		s.lost(string(consumer))
 	}
 	_, err := s.js.CreateOrUpdateConsumer(ctx, name, jetstream.ConsumerConfig{
 		Durable:       string(consumer),
@@ -427,11 +427,14 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 	if err != nil {
 		return fmt.Errorf("create consumer %s: %w", consumer, err)
 	}
+	if s.created {
+		s.lost(string(consumer))
+	}
 	return nil
 }
 
 func (s *Stream) lost(object string) {
-	s.log.Error("part of the stream was lost and is created again; replay the audit log to fill it", "object", object)
+	s.log.Error("part of the stream was lost and has been created again; replay the audit log to fill it", "object", object)
 	s.metrics.recreated.WithLabelValues(object).Inc()
 	s.heights.forget()
 }

@@ -230,7 +230,7 @@ func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
 	assert.Len(t, drain(t, s, ProjectorEvents), 3)
 }
 
-func TestAnEventOverTheServersLimitIsRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestAnEventOverTheServersLimitIsNamedAndTheRestCanBePublishedWithoutIt(t *testing.T) {
 	t.Parallel()
 	s := open(t, testOptions(t))
 	list := mints(0, 3)
@@ -241,10 +241,13 @@ func TestAnEventOverTheServersLimitIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	assert.ErrorIs(t, err, ErrTooLarge)
 	assert.Equal(t, 1, tooLarge.Index)
 	assert.Equal(t, list[1].Identity(), tooLarge.Identity)
-	assert.Zero(t, stored(t, s, events))
+
+	require.NoError(t, s.Publish(t.Context(), []event.Event{list[0], list[2]}))
+	assert.Equal(t, 2, stored(t, s, events))
 
 	list[1].UserAgent = strings.Repeat("a", maxPayload-4096)
 	assert.NoError(t, s.Publish(t.Context(), list))
+	assert.Equal(t, 3, stored(t, s, events))
 }
 
 func TestMessagesCanBeNeitherDeletedNorPurged(t *testing.T) {
