@@ -66,9 +66,8 @@ func (f *follower) launch(ctx context.Context) {
 		return
 	}
 	f.counters.matched.Add(float64(len(f.batch.events)))
-	p := &publication{events: urgentFirst(f.batch.events), done: make(chan struct{})}
-	clear(f.batch.events)
-	f.batch = batch{events: f.batch.events[:0]}
+	p := &publication{events: f.batch.events, done: make(chan struct{})}
+	f.batch = batch{}
 	if f.loss == nil && !f.current.late {
 		s := f.state()
 		p.behind = &s
@@ -106,23 +105,6 @@ func (f *follower) land(ctx context.Context) bool {
 		f.tailer.checkpoints.set(f.path, *p.behind)
 	}
 	return true
-}
-
-// urgentFirst puts what histories are made of before receptions, on which mints may wait, and these before what was
-// refused, of which anybody can cause any number. Otherwise it keeps the order.
-func urgentFirst(batch []event.Event) []event.Event {
-	var done, received, refused []event.Event
-	for _, e := range batch {
-		switch {
-		case e.Stage == event.RequestReceived:
-			received = append(received, e)
-		case e.Eligible():
-			done = append(done, e)
-		default:
-			refused = append(refused, e)
-		}
-	}
-	return slices.Concat(done, received, refused)
 }
 
 // publish publishes events, but for those that are too large for the stream. It reports false when ctx ended first.

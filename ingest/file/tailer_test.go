@@ -309,17 +309,6 @@ func TestEventsAreReadFromTheBeginningAndAsTheyCome(t *testing.T) {
 	b.arrive("a", "b", "c", "d")
 }
 
-func TestABurstOfRefusedRequestsDoesNotComeBeforeTheRest(t *testing.T) {
-	b := newBench(t)
-	refused := func(id string) string { return strings.Replace(mintLine(id), `"code":201`, `"code":403`, 1) }
-	received := func(id string) string { return strings.Replace(mintLine(id), "ResponseComplete", "RequestReceived", 1) }
-	dry := func(id string) string { return strings.Replace(mintLine(id), "/mint?", "/mint?dryRun=All&", 1) }
-	unknown := func(id string) string { return strings.Replace(mintLine(id), `"code":201`, `"code":503`, 1) }
-	b.append(received("r1"), refused("x1"), dry("x2"), received("r2"), unknown("a"), refused("x3"), mintLine("b"), received("r3"))
-	b.start()
-	b.arrive("a", "b", "r1", "r2", "r3", "x1", "x2", "x3")
-}
-
 func TestAPartialLineHoldsThePositionAtItsStart(t *testing.T) {
 	b := newBench(t)
 	whole := mintLine("a")

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -253,7 +252,6 @@ var errNotPublished = errors.New("events cannot be published now")
 // publish publishes the events collected, but for those that the stream never takes.
 func (b *batch) publish() error {
 	r := b.receiver
-	slices.SortStableFunc(b.events, func(x, y event.Event) int { return cmp.Compare(urgency(&x), urgency(&y)) })
 	for len(b.events) > 0 {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(b.ctx, b.patience)
@@ -285,18 +283,6 @@ func (b *batch) publish() error {
 	r.metrics.published.Add(float64(len(b.events)))
 	b.events, b.size = b.events[:0], 0
 	return nil
-}
-
-// urgency puts what histories are made of before receptions, and these before what was refused, of which anybody can
-// cause any number.
-func urgency(e *event.Event) int {
-	switch {
-	case e.Stage == event.RequestReceived:
-		return 1
-	case e.Eligible():
-		return 0
-	}
-	return 2
 }
 
 // dropTooLarge sets the event aside that err says can never be published, and reports whether it does.

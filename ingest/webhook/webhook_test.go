@@ -819,15 +819,6 @@ type publishFunc func(context.Context, []event.Event) error
 
 func (f publishFunc) Publish(ctx context.Context, events []event.Event) error { return f(ctx, events) }
 
-func TestWhatHistoriesAreMadeOfIsPublishedFirst(t *testing.T) {
-	b := newBench(t)
-	b.start()
-	received := strings.Replace(mintItem("received"), "ResponseComplete", "RequestReceived", 1)
-	refused := strings.Replace(mintItem("refused"), `"allow"`, `"forbid"`, 1)
-	require.Equal(t, 200, b.post(list(refused, received, mintItem("1"), mintItem("2"))).status)
-	require.Equal(t, []string{"1", "2", "received", "refused"}, b.published.ids())
-}
-
 func TestRequestsThatHaveBegunAreFinishedWhenItStops(t *testing.T) {
 	b := newBench(t)
 	release := b.hold(1)

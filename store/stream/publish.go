@@ -37,7 +37,7 @@ func (e *TooLargeError) Error() string {
 // Is makes errors.Is(err, ErrTooLarge) hold.
 func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// window is how many messages of one call to Publish are unacknowledged at a time.
+// window is how many messages of one call to Publish are unacknowledged at a time in each stream.
 const window = 512
 
 // headerRoom is what a message's headers may take of the server's limit, in bytes.
@@ -52,7 +52,8 @@ const (
 
 // Publish returns nil when every event is durably acknowledged by the stream it belongs to. After an error some may be
 // and some may not: repeat the call. An event that the stream already has within ten minutes is acknowledged and not
-// stored again.
+// stored again. The streams are published to side by side, so that no number of refused attempts, which anybody can cause,
+// delays what histories are made of.
 func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 	leave, err := s.enter()
 	if err != nil {
@@ -62,7 +63,7 @@ func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	err = s.send(ctx, list)
+	err = s.sendAll(ctx, list)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		if s.options.Existing {
 			s.readyOn.Store(0)
@@ -71,32 +72,50 @@ func (s *Stream) Publish(ctx context.Context, list []event.Event) error {
 		if ensureErr := s.ensure(ctx); ensureErr != nil {
 			return errors.Join(err, ensureErr)
 		}
-		err = s.send(ctx, list)
+		err = s.sendAll(ctx, list)
 	}
 	return err
 }
 
+// sendAll sends every event to its stream.
+func (s *Stream) sendAll(ctx context.Context, list []event.Event) error {
+	places := map[kind][]int{}
+	for i := range list {
+		k := route(&list[i])
+		places[k] = append(places[k], i)
+	}
+	failures := make(chan error, len(places))
+	for k, of := range places {
+		go func() { failures <- s.send(ctx, k, list, of) }()
+	}
+	var all error
+	for range places {
+		all = errors.Join(all, <-failures)
+	}
+	return all
+}
+
 // A message is an event that is sent.
 type message struct {
-	kind       kind
 	identity   string
 	connection uint64 // on which it was sent
 	ack        jetstream.PubAckFuture
 }
 
-// send publishes with at most window messages unacknowledged, and waits for all of them. The error says what happened
-// to the first that failed; a full stream goes before other failures.
-func (s *Stream) send(ctx context.Context, list []event.Event) error {
+// send publishes the events of one stream, which stand at these places of the list, with at most window of them
+// unacknowledged, and waits for all that were sent. The error says what happened to the first that failed; a full stream
+// goes before other failures.
+func (s *Stream) send(ctx context.Context, k kind, list []event.Event, places []int) error {
 	var first error
 	note := func(err error) {
 		if first == nil || errors.Is(err, ErrFull) && !errors.Is(first, ErrFull) {
 			first = err
 		}
 	}
-	messages := make([]message, 0, len(list))
-	for i := range list {
-		for len(messages) < min(len(list), i+window) && first == nil {
-			m, err := s.start(list, len(messages))
+	messages := make([]message, 0, len(places))
+	for i := range places {
+		for len(messages) < min(len(places), i+window) && first == nil {
+			m, err := s.start(k, list, places[len(messages)])
 			if err != nil {
 				note(err)
 				break
@@ -108,34 +127,34 @@ func (s *Stream) send(ctx context.Context, list []event.Event) error {
 		}
 		m := &messages[i]
 		ack, err := await(ctx, m.ack)
-		if err := s.settle(m, err); err != nil {
+		if err := s.settle(k, m.identity, err); err != nil {
 			note(err)
 			continue
 		}
-		if !ack.Duplicate && s.heights.fell(m.kind, m.connection, ack.Sequence) {
-			s.shrunk(streamNames[m.kind])
+		if !ack.Duplicate && s.heights.fell(k, m.connection, ack.Sequence) {
+			s.shrunk(streamNames[k])
 		}
 	}
 	return first
 }
 
-// start sends an event without waiting for the answer.
-func (s *Stream) start(list []event.Event, index int) (message, error) {
+// start sends the event at an index of the list without waiting for the answer.
+func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	e := &list[index]
 	payload, err := json.Marshal(e)
 	if err != nil {
 		return message{}, fmt.Errorf("encode event %d: %w", index, err)
 	}
-	m, subject := message{kind: route(e), identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
+	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
 	if size, limit := int64(len(payload)+len(subject)), s.conn.MaxPayload()-headerRoom; size > limit {
 		s.metrics.tooLarge.Inc()
 		return message{}, &TooLargeError{Index: index, Identity: m.identity, Size: size, Limit: limit}
 	}
 	m.ack, err = s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: payload},
-		jetstream.WithMsgID(s.repeats.messageID(m.identity)), jetstream.WithExpectStream(streamNames[m.kind]),
+		jetstream.WithMsgID(s.repeats.messageID(m.identity)), jetstream.WithExpectStream(streamNames[k]),
 		jetstream.WithStallWait(requestTimeout))
 	if err != nil {
-		return message{}, s.settle(&m, err)
+		return message{}, s.settle(k, m.identity, err)
 	}
 	return m, nil
 }
@@ -151,21 +170,21 @@ func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAc
 	}
 }
 
-// settle counts what became of a message and gives its failure a type.
-func (s *Stream) settle(m *message, err error) error {
+// settle counts what became of an event and gives its failure a type.
+func (s *Stream) settle(k kind, identity string, err error) error {
 	if err == nil {
-		s.repeats.settled(m.identity)
-		s.metrics.published.WithLabelValues(streamNames[m.kind]).Inc()
+		s.repeats.settled(identity)
+		s.metrics.published.WithLabelValues(streamNames[k]).Inc()
 		return nil
 	}
-	s.repeats.failed(m.identity, time.Now())
+	s.repeats.failed(identity, time.Now())
 	var api *jetstream.APIError
 	if errors.As(err, &api) && isFull(api) {
 		s.metrics.full.Inc()
-		return fmt.Errorf("publish to %s: %w: %w", streamNames[m.kind], ErrFull, err)
+		return fmt.Errorf("publish to %s: %w: %w", streamNames[k], ErrFull, err)
 	}
 	s.metrics.failed.Inc()
-	return fmt.Errorf("publish to %s: %w", streamNames[m.kind], err)
+	return fmt.Errorf("publish to %s: %w", streamNames[k], err)
 }
 
 func isFull(err *jetstream.APIError) bool {

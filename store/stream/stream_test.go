@@ -230,6 +230,26 @@ func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
 	assert.Len(t, drain(t, s, ProjectorEvents), 3)
 }
 
+func TestABurstOfRefusedAttemptsDelaysNoEvent(t *testing.T) {
+	t.Parallel()
+	s := open(t, testOptions(t))
+	var list []event.Event
+	for i := range 2000 {
+		list = append(list, mintEvent(i, 403))
+	}
+	require.NoError(t, s.Publish(t.Context(), append(list, mintEvent(2000, 201), intent(2001))))
+	storedAt := func(k kind, sequence uint64) time.Time {
+		stream, err := s.js.Stream(t.Context(), streamNames[k])
+		require.NoError(t, err)
+		m, err := stream.GetMsg(t.Context(), sequence)
+		require.NoError(t, err)
+		return m.Time
+	}
+	half := storedAt(attempts, 1000)
+	assert.True(t, storedAt(events, 1).Before(half))
+	assert.True(t, storedAt(intents, 1).Before(half))
+}
+
 func TestAnEventOverTheServersLimitIsNamedAndTheRestCanBePublishedWithoutIt(t *testing.T) {
 	t.Parallel()
 	s := open(t, testOptions(t))
