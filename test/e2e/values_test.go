@@ -370,13 +370,13 @@ func TestAnOperationOfWhichTheAccountsRoleDiedReachesTheEngineAfterItsRestart(t 
 	for range 3 {
 		minted := shared.mint(t, sandbox.Jane, 0, release+".app")
 		shared.mintlog.Kill() // mint server and accounts role are one process here: it may or may not have asked Flux
-		require.NoError(t, shared.mintlog.Restart(t.Context()))
+		require.NoError(t, shared.RestartAll(t.Context(), shared.mintlog))
 		engine.logsIn(t, release, minted)
 	}
 	u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
 	require.NoError(t, err)
 	asked := u.GetAnnotations()[requestedAt]
-	require.NoError(t, shared.mintlog.Restart(t.Context()))
+	require.NoError(t, shared.RestartAll(t.Context(), shared.mintlog))
 	shared.clickHouse(t, engine, "restarted-later", "app") // it has had its turn
 	u, err = shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
 	require.NoError(t, err)

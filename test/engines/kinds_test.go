@@ -200,7 +200,7 @@ func (h *house) verifiersStay(t *testing.T, applications map[string]application)
 	require.NoError(t, err)
 	for _, p := range h.Processes() {
 		if p.Name() == "mintlog" {
-			require.NoError(t, p.Restart(t.Context()))
+			require.NoError(t, h.RestartAll(t.Context(), p))
 		}
 	}
 	within(t, func() error {
@@ -264,10 +264,10 @@ func (h *house) resetValuesFrom(t *testing.T, clickhouse application) {
 	require.NoError(t, clickhouse.engine.Login(t.Context(), clickhouse.username, password))
 }
 
-// within repeats a step until it succeeds, for a minute at most.
+// within repeats a step until it succeeds, for two minutes at most.
 func within(t *testing.T, step func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := step()
 		if err == nil {

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/mintlog/mintlog/test/debian"
 	"github.com/mintlog/mintlog/test/sandbox/process"
@@ -217,7 +216,6 @@ func (p *Postgres) serve(ctx context.Context) error {
 		},
 		StopSignal:  syscall.SIGINT,  // do not wait for clients
 		DeathSignal: syscall.SIGQUIT, // at once, with its children
-		Grace:       10 * time.Second,
 		Credential:  p.credential,
 	})
 	return err

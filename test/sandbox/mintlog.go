@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
@@ -57,7 +56,7 @@ func (s *Sandbox) AllArguments() []string {
 }
 
 // RunAll starts "mintlog all" for this sandbox, with more arguments if there are any, and lays its API when the mint
-// server is ready. A restart of the process waits until it is ready again.
+// server is ready.
 func (s *Sandbox) RunAll(ctx context.Context, more ...string) (*process.Process, error) {
 	client, err := s.adminClient()
 	if err != nil {
@@ -76,6 +75,15 @@ func (s *Sandbox) RunAll(ctx context.Context, more ...string) (*process.Process,
 	return started, s.LayAPI(ctx)
 }
 
+// RestartAll starts what RunAll started once more, after stopping it if it runs, and waits until every kube-apiserver
+// serves its API again: one that looked meanwhile answers 503 until it looks again.
+func (s *Sandbox) RestartAll(ctx context.Context, mintlog *process.Process) error {
+	if err := mintlog.Restart(ctx); err != nil {
+		return err
+	}
+	return s.LayAPI(ctx)
+}
+
 // Run starts a process of ours under the sandbox's discipline: its output in a file of its name among the logs, and it
 // ends with the sandbox. Stop sends SIGTERM and waits, Kill sends SIGKILL, Restart starts it again with the same
 // arguments. A path that is not absolute is below this module's folder.
@@ -91,7 +99,6 @@ func (s *Sandbox) run(ctx context.Context, options process.Options) (*process.Pr
 		return nil, fmt.Errorf("%s is missing: run \"make build\"", options.Path)
 	}
 	options.LogFile = s.path("logs", options.Name+".log")
-	options.Grace = 30 * time.Second // its parts take up to 10 s each to drain
 	started, err := process.Start(ctx, options)
 	if err != nil {
 		return nil, err

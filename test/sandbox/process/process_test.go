@@ -61,14 +61,14 @@ func TestAChildDiesWithItsKilledParent(t *testing.T) {
 }
 
 func TestAServerThatEndsBeforeItIsReadyShowsTheEndOfItsLog(t *testing.T) {
-	_, err := start(t, "for i in $(seq 1000); do echo line $i; done; echo no such flag >&2; exit 3", never, 0)
+	_, err := start(t, "for i in $(seq 1000); do echo line $i; done; echo no such flag >&2; exit 3", process.Options{Ready: never})
 	require.ErrorContains(t, err, "the server ended before it was ready: exit status 3")
 	require.ErrorContains(t, err, "no such flag")
 	require.NotContains(t, err.Error(), "line 1\n")
 }
 
 func TestAServerThatDoesNotGetReadyIsKilledAndSaysWhy(t *testing.T) {
-	_, err := start(t, "echo pid $$; exec sleep 1000", never, 2*time.Second)
+	_, err := start(t, "echo pid $$; exec sleep 1000", process.Options{Ready: never, ReadyWithin: 5 * time.Second})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "not yet")
 	_, after, _ := strings.Cut(err.Error(), "pid ")
@@ -78,19 +78,19 @@ func TestAServerThatDoesNotGetReadyIsKilledAndSaysWhy(t *testing.T) {
 }
 
 func TestAStoppedServerTakesItsChildrenAlong(t *testing.T) {
-	p, err := start(t, "trap 'exit 0' TERM; sleep 1000 & echo trapped; wait", nil, 0)
+	p, err := start(t, "(trap '' TERM; exec sleep 1000) & echo child $!; trap 'exit 0' TERM; echo trapped; wait", process.Options{})
 	require.NoError(t, err)
 	awaitLine(t, p, "trapped")
+	child := number(t, p.LogFile(), "child ")
+	require.False(t, ended(child))
 	require.NoError(t, p.Stop())
 	require.False(t, p.Running())
-	require.Eventually(t, func() bool {
-		return errors.Is(syscall.Kill(-p.PID(), 0), syscall.ESRCH)
-	}, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return ended(child) }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, p.Stop(), "a second time")
 }
 
 func TestAServerThatDoesNotHearIsKilledAfterTheGrace(t *testing.T) {
-	p, err := start(t, "trap '' TERM; echo trapped; while :; do sleep 0.1; done", nil, 0)
+	p, err := start(t, "trap '' TERM; echo trapped; while :; do sleep 0.1; done", process.Options{Grace: 500 * time.Millisecond})
 	require.NoError(t, err)
 	awaitLine(t, p, "trapped")
 	require.ErrorContains(t, p.Stop(), "the server did not stop within 500ms and was killed")
@@ -98,7 +98,7 @@ func TestAServerThatDoesNotHearIsKilledAfterTheGrace(t *testing.T) {
 }
 
 func TestAKilledServerRunsAgainWithTheSameArgumentsAndItsLogGoesOn(t *testing.T) {
-	p, err := start(t, "echo here; exec sleep 1000", nil, 0)
+	p, err := start(t, "echo here; exec sleep 1000", process.Options{})
 	require.NoError(t, err)
 	lines := func() int {
 		log, err := os.ReadFile(p.LogFile())
@@ -160,12 +160,12 @@ func TestADirectoryThatWasAbandonedIsRemovedAndOneInUseStays(t *testing.T) {
 	require.NoError(t, inUse.Remove())
 }
 
-func start(t *testing.T, script string, ready func(context.Context) error, within time.Duration) (*process.Process, error) {
+// start runs a script as a server.
+func start(t *testing.T, script string, options process.Options) (*process.Process, error) {
 	t.Helper()
-	return process.Start(t.Context(), process.Options{
-		Name: "the server", Path: "/bin/sh", Arguments: []string{"-c", script},
-		LogFile: filepath.Join(t.TempDir(), "log"), Ready: ready, ReadyWithin: within, Grace: 500 * time.Millisecond,
-	})
+	options.Name, options.Path, options.Arguments = "the server", "/bin/sh", []string{"-c", script}
+	options.LogFile = filepath.Join(t.TempDir(), "log")
+	return process.Start(t.Context(), options)
 }
 
 // awaitLine waits until a script has printed a line.
@@ -175,6 +175,18 @@ func awaitLine(t *testing.T, p *process.Process, line string) {
 		log, err := os.ReadFile(p.LogFile())
 		return err == nil && strings.Contains(string(log), line+"\n")
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// number is that behind a word in a log.
+func number(t *testing.T, file, word string) int {
+	t.Helper()
+	log, err := os.ReadFile(file)
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(log), word)
+	line, _, _ := strings.Cut(after, "\n")
+	found, err := strconv.Atoi(line)
+	require.NoError(t, err)
+	return found
 }
 
 func never(context.Context) error { return errors.New("not yet") }

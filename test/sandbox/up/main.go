@@ -183,7 +183,7 @@ func (h home) stop(ctx context.Context) error {
 		}
 	}
 	for began := time.Now(); errors.As(err, &running); lock, err = h.lock() {
-		if time.Since(began) > time.Minute {
+		if time.Since(began) > 3*time.Minute {
 			return fmt.Errorf("the sandbox's supervisor, process %d, does not end", running.pid)
 		}
 		select {
