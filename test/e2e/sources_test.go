@@ -75,10 +75,6 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 	credential := h.application(t, "sources", "app") + ".app"
 	var ids []string
 	mint := func(apiserver int) {
-		within(t, 2*time.Minute, func() error { // a kube-apiserver takes its time to see that mintlog is back
-			_, err := h.credential(t.Context(), sandbox.Jane, apiserver, acme, credential)
-			return err
-		})
 		id := newAuditID()
 		h.minted(t, call{person: sandbox.Jane, apiserver: apiserver, path: credential + "/mint", header: auditID(id)})
 		ids = append(ids, id)
@@ -100,7 +96,7 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 	h.insertAsCozystack(t, h.auditLines(t))
 	said := h.command(t, "replay", "--state="+h.StateDirectory(), "--victorialogs="+h.VictoriaLogsURL(), "--since=1h")
 	assert.NotContains(t, said, "replayed 0 events")
-	require.NoError(t, h.mintlog.Restart(t.Context()))
+	require.NoError(t, h.RestartAll(t.Context(), h.mintlog))
 	mint(0)
 	c := h.awaitCredential(t, credential, allAttributed)
 	assert.Empty(t, c.Status.Findings)
@@ -132,6 +128,7 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 	}
 	h.mintlog, err = h.Run(t.Context(), "mintlog-by-webhook", h.Binary(), arguments...)
 	require.NoError(t, err)
+	require.NoError(t, h.LayAPI(t.Context()))
 	h.awaitCredential(t, credential, by("jane", ""))
 	mint(1)
 	within(t, 2*time.Minute, func() error {
