@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 const (
 	admin     = sandbox.ClusterAdmin // breaks the glass
 	eve       = "eve"                // a namespace's admin
+	rob       = "rob"                // writes Roles and RoleBindings in a namespace, and has no right on Secrets
 	mint      = "system:serviceaccount:mintlog:mint"
 	accounts  = "system:serviceaccount:mintlog:accounts"
 	projector = "system:serviceaccount:mintlog:projector"

@@ -80,6 +80,26 @@ func accountSecret(change func(secret map[string]any)) string {
 	return string(text)
 }
 
+// seeded is a new account Secret as the accounts role writes it, with what differs from that.
+func seeded(change func(secret map[string]any)) string {
+	return accountSecret(func(secret map[string]any) {
+		with("NotIssued", "metadata", "annotations", "credentials.cozystack.io/origin")(secret)
+		with(`{"entries": [{"operation": "Create"}]}`, "metadata", "annotations", "credentials.cozystack.io/ledger")(secret)
+		if change != nil {
+			change(secret)
+		}
+	})
+}
+
+// many are JSON fields eve/0, eve/1 and so on with one value.
+func many(number int, value string) string {
+	var fields []string
+	for i := range number {
+		fields = append(fields, fmt.Sprintf(`"eve/%d": %s`, i, value))
+	}
+	return strings.Join(fields, ", ")
+}
+
 // without takes a field of an object away.
 func without(keys ...string) func(map[string]any) {
 	return func(o map[string]any) {
@@ -136,15 +156,26 @@ func onAccountSecrets() []attempt {
 		{user: eve, how: "delete", path: "secrets"},
 		{user: eve, how: "delete", path: "secrets?labelSelector=credentials.cozystack.io/account"},
 		{user: eve, how: "post", path: "secrets", body: accountSecret(nil)},
+		{user: eve, how: "post", path: "secrets", body: seeded(nil)},
 		{user: eve, how: "post", path: "secrets", body: accountSecret(with("Opaque", "type"))},
 		{user: eve, how: "post", path: "secrets", body: accountSecret(without("metadata", "labels"))},
 		{user: eve, how: "apply", path: "secrets/postgres-x.new.account?fieldManager=eve", body: accountSecret(nil)},
+		{user: eve, how: "merge", path: target, body: note("eve/notes", strings.Repeat("€", 683))},
+		{user: eve, how: "merge", path: target, body: patched(`"annotations": {` + many(28, `""`) + `}`)},
+		{user: eve, how: "merge", path: target, body: patched(`"labels": {` + many(30, `""`) + `}`)},
+		{user: eve, how: "merge", path: "secrets/swollen.app.account", body: note("foreign/kept", "new")},
+		{user: eve, how: "merge", path: "secrets/ordinary", body: label("credentials.cozystack.io/account", "true")},
+		{user: eve, how: "post", path: "secrets", body: seeded(with("plain", "metadata", "name"))},
 		{user: eve, how: "merge", path: target, body: `{}`, allowed: true},
+		{user: eve, how: "merge", path: target, body: note("eve/notes", strings.Repeat("€", 682)), allowed: true},
+		{user: eve, how: "merge", path: target, body: patched(`"annotations": {` + many(27, `""`) + `}, "labels": {` + many(29, `""`) + `}`), allowed: true},
+		{user: eve, how: "merge", path: "secrets/swollen.app.account", body: patched(`"annotations": {` + many(20, "null") + `}, "labels": {` + many(20, "null") + `}`), allowed: true},
+		{user: eve, how: "merge", path: "secrets/ordinary", body: label("credentials.cozystack.io/account", "false"), allowed: true},
 		{user: eve, how: "merge", path: target, body: `{"data": {"password": "b2xk"}}`, allowed: true}, // what it is
 		{user: eve, how: "merge", path: target, body: note("eve/notes", "new"), allowed: true},
 		{user: eve, how: "merge", path: target, body: label("eve", "was-here"), allowed: true},
 		{user: eve, how: "post", path: "secrets", body: plain, allowed: true},
-		{user: eve, how: "post", path: "secrets", body: accountSecret(with("my.account", "metadata", "name")), allowed: true},
+		{user: eve, how: "post", path: "secrets", body: strings.Replace(plain, `"plain"`, `"my.account"`, 1), allowed: true},
 		{user: eve, how: "merge", path: "secrets/ordinary", body: `{` + newPassword + `, ` + newLedger + `}`, allowed: true},
 		{user: eve, how: "delete", path: "secrets/ordinary", allowed: true},
 		{user: eve, how: "delete", path: "secrets?fieldSelector=metadata.name=ordinary", allowed: true},
@@ -176,6 +207,7 @@ func onAccountSecrets() []attempt {
 		{user: mint, how: "post", path: "secrets", body: accountSecret(with("true", "metadata", "labels", "internal.cozystack.io/tenantresource"))},
 		{user: mint, how: "post", path: "secrets", body: accountSecret(with(true, "immutable"))},
 		{user: mint, how: "post", path: "secrets", body: accountSecret(with("new", "metadata", "annotations", "credentials.cozystack.io/history"))},
+		{user: mint, how: "post", path: "secrets", body: accountSecret(with([]any{"mint/keeps"}, "metadata", "finalizers"))},
 		{user: mint, how: "post", path: "secrets", body: accountSecret(nil), allowed: true},
 		{user: mint, how: "put", path: target, body: `{` + newPassword + `, ` + newLedger + `}`, allowed: true},
 		{user: mint, how: "put", path: target, body: `{` + newPassword + `, "metadata": {"annotations": {"credentials.cozystack.io/ledger": "new", "credentials.cozystack.io/origin": "Revoked"}}}`, allowed: true},
@@ -191,12 +223,20 @@ func onAccountSecrets() []attempt {
 		{user: accounts, how: "merge", path: "secrets/ordinary", body: label("a", "b")},
 		{user: accounts, how: "delete", path: "secrets/ordinary"},
 		{user: accounts, how: "delete", path: "secrets"}, // the ordinary one is among them
-		{user: accounts, how: "post", path: "secrets", body: accountSecret(with("new", "metadata", "annotations", "credentials.cozystack.io/history"))},
-		{user: accounts, how: "post", path: "secrets", body: accountSecret(without("metadata", "annotations"))},
-		{user: accounts, how: "post", path: "secrets", body: accountSecret(without("metadata", "labels"))},
-		{user: accounts, how: "post", path: "secrets", body: accountSecret(nil), allowed: true},
+		{user: accounts, how: "merge", path: target, body: patched(`"labels": {"credentials.cozystack.io/account": null}`)},
+		{user: accounts, how: "merge", path: target, body: label("internal.cozystack.io/tenantresource", "true")},
+		{user: accounts, how: "merge", path: target, body: patched(`"finalizers": ["accounts/keeps"]`)},
+		{user: accounts, how: "post", path: "secrets", body: seeded(with("new", "metadata", "annotations", "credentials.cozystack.io/history"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(without("metadata", "annotations"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(without("metadata", "labels"))},
+		{user: accounts, how: "post", path: "secrets", body: accountSecret(nil)},
+		{user: accounts, how: "post", path: "secrets", body: seeded(with("Minted", "metadata", "annotations", "credentials.cozystack.io/origin"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(with(`{"entries": [{"operation": "Mint"}]}`, "metadata", "annotations", "credentials.cozystack.io/ledger"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(with(`{"entries": [{"operation": "Revoke"}]}`, "metadata", "annotations", "credentials.cozystack.io/ledger"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(with(`{"entries": [{"operation": "M\u0069nt"}]}`, "metadata", "annotations", "credentials.cozystack.io/ledger"))},
+		{user: accounts, how: "post", path: "secrets", body: seeded(nil), allowed: true},
 		{user: accounts, how: "merge", path: target, body: patched(`"labels": {` + ownLabels + `, "cnpg.io/reload": "true"}`), allowed: true},
-		{user: accounts, how: "merge", path: target, body: label("internal.cozystack.io/tenantresource", "true"), allowed: true},
+		{user: accounts, how: "merge", path: "secrets/swollen.app.account", body: patched(`"labels": {` + ownLabels + `}`), allowed: true},
 		{user: accounts, how: "merge", path: target, body: patched(nobodys), allowed: true},
 		{user: accounts, how: "delete", path: target, allowed: true},
 
@@ -224,9 +264,10 @@ func onAccountSecrets() []attempt {
 			attempt{user: controller, how: "merge", path: target, body: `{` + newPassword + `}`},
 			attempt{user: controller, how: "merge", path: target, body: patched(`"labels": {"credentials.cozystack.io/account": null}`)},
 			attempt{user: controller, how: "merge", path: target, body: note("credentials.cozystack.io/history", "new")},
-			attempt{user: controller, how: "post", path: "secrets", body: accountSecret(nil)},
+			attempt{user: controller, how: "post", path: "secrets", body: seeded(nil)},
 			attempt{user: controller, how: "merge", path: target, body: patched(`"ownerReferences": null`), allowed: true},
 			attempt{user: controller, how: "merge", path: target, body: patched(`"finalizers": null`), allowed: true},
+			attempt{user: controller, how: "merge", path: "secrets/swollen.app.account", body: patched(`"ownerReferences": null, "finalizers": null`), allowed: true},
 			attempt{user: controller, how: "delete", path: target, allowed: true},
 			attempt{user: controller, how: "delete", path: "secrets", allowed: true})
 	}
@@ -254,6 +295,7 @@ func onGrants() []attempt {
 	const (
 		granted = `{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["postgres-x.app.account"], "verbs": ["get", "patch"]}`
 		toHim   = `{"kind": "ServiceAccount", "namespace": "mintlog", "name": "projector"}`
+		hisOwn  = `{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "rob"}`
 	)
 	attempts := []attempt{
 		{user: accounts, how: "post", path: rbac + "roles", body: role("credentials-new", granted), allowed: true},
@@ -275,7 +317,15 @@ func onGrants() []attempt {
 		{user: eve, how: "post", path: rbac + "roles", body: `{"metadata": {"name": "credentials-planted", "annotations": {"credentials.cozystack.io/found": "[]"}}, "rules": [` + granted + `]}`},
 		{user: eve, how: "merge", path: rbac + "roles/credentials-postgres-x", body: note("credentials.cozystack.io/found", "[]")},
 		{user: eve, how: "merge", path: rbac + "roles/credentials-postgres-x", body: note("credentials.cozystack.io/first-sight", "2000-01-01T00:00:00Z")},
+		{user: eve, how: "merge", path: rbac + "roles/credentials-postgres-x", body: note("credentials.cozystack.io/values", "{}")},
 		{user: eve, how: "merge", path: rbac + "roles/credentials-postgres-x", body: patched(`"annotations": null`)},
+		// What a Role of that name granted was no more than he has, and what it will grant is.
+		{user: rob, how: "post", path: rbac + "rolebindings", body: binding("his", "Role", "credentials-lure", hisOwn)},
+		{user: rob, how: "merge", path: rbac + "rolebindings/credentials-lure", body: `{"subjects": [` + toHim + `, ` + hisOwn + `]}`},
+		{user: rob, how: "post", path: rbac + "rolebindings", body: binding("his", "Role", "credentials-lure", toHim), allowed: true},
+		{user: rob, how: "post", path: rbac + "rolebindings", body: binding("his", "Role", "roles-only", hisOwn), allowed: true},
+		{user: rob, how: "delete", path: rbac + "rolebindings/credentials-lure", allowed: true},
+		{user: eve, how: "post", path: rbac + "rolebindings", body: binding("hers", "Role", "credentials-lure", hisOwn), allowed: true},
 		{user: eve, how: "put", path: rbac + "roles/credentials-postgres-x", body: note("credentials.cozystack.io/found", "[]")},
 		{user: eve, how: "merge", path: rbac + "roles/credentials-postgres-x", body: label("a", "b"), allowed: true},
 		{user: eve, how: "delete", path: rbac + "roles/credentials-postgres-x", allowed: true},
@@ -340,6 +390,11 @@ func onApplications() []attempt {
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: `{"spec": {"serviceAccountName": "root"}}`},
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: `{"spec": {"interval": null}}`},
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: label("apps.cozystack.io/application.kind", "Redis")},
+		{user: accounts, how: "merge", path: releases + "/postgres-x", body: values(strings.Replace(handed, "postgres-x", "postgres-y", 1))},
+		{user: accounts, how: "merge", path: releases + "/postgres-x", body: values(strings.Replace(handed, `, "targetPath": "users.app.password"`, "", 1))},
+		{user: accounts, how: "merge", path: releases + "/postgres-x", body: values(strings.Replace(handed, `"password"`, `"username"`, 1))},
+		{user: accounts, how: "merge", path: releases + "/postgres-x", body: note("reconcile.fluxcd.io/forceAt", "now")},
+		{user: accounts, how: "merge", path: releases + "/postgres-x", body: note("credentials.cozystack.io/requested", "one"), allowed: true},
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: note("other", "new")},
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: patched(`"annotations": {"kept": null}`)},
 		{user: accounts, how: "merge", path: releases + "/postgres-x", body: patched(nobodys)},
@@ -366,7 +421,7 @@ var prepare = sync.OnceValue(func() error {
 	ctx, release := contextOf()
 	defer release()
 	for _, o := range []string{
-		`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "` + forge + `"}}`, everything,
+		`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "` + forge + `"}}`, everything, rolesOnly,
 	} {
 		if err := apply(ctx, forge, o); err != nil {
 			return err
@@ -387,6 +442,11 @@ var everything = func() string {
 	return `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "everything"},
 		"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}, "subjects": [` + strings.Join(subjects, ", ") + `]}`
 }()
+
+// rolesOnly is what rob may do: he writes Roles and RoleBindings, and has no right on Secrets.
+const rolesOnly = `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "roles-only"}, "rules": [
+	{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": ["get", "create", "update", "patch", "delete"]},
+	{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]}`
 
 const kindsRecord = `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mintlog-kinds"}, "data": {"Postgres": "2026-01-01T00:00:00Z"}}`
 
@@ -415,6 +475,12 @@ func furnish(ctx context.Context, namespace string) error {
 				"credentials.cozystack.io/kept": "old", "foreign/kept": "old"}},
 			"type": "kubernetes.io/basic-auth", "data": {"username": "YXBw", "password": "b2xk"}}`},
 		{secrets, `{"metadata": {"name": "foreign.app.account"}, "type": "Opaque"}`},
+		// As others may have left them where the policies were not in force.
+		{secrets, `{"metadata": {"name": "swollen.app.account", ` + owners + `, "finalizers": ["eve/keeps"], "labels": {` + many(40, `""`) + `}, "annotations": {` + many(40, `""`) + `}},
+			"type": "kubernetes.io/basic-auth", "data": {"username": "YXBw", "password": "b2xk"}}`},
+		{rbac + "rolebindings", binding("roles-only", "Role", "roles-only", `{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "rob"}`)},
+		{rbac + "roles", role("credentials-lure", `{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}`)},
+		{rbac + "rolebindings", binding("credentials-lure", "Role", "credentials-lure", "")},
 		{secrets, `{"metadata": {"name": "ordinary"}, "data": {"password": "b2xk"}}`},
 		{rbac + "roles", role("ordinary", granted)},
 		{rbac + "rolebindings", binding("ordinary", "Role", "ordinary", "")},
@@ -599,7 +665,7 @@ func (m mutant) release(t *testing.T, of string) {
 	policy, err := json.Marshal(m.policy)
 	require.NoError(t, err)
 	for _, o := range []string{
-		fmt.Sprintf(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": %q, "labels": {%q: %q}}}`, m.namespace, mutantsOf, of), everything,
+		fmt.Sprintf(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": %q, "labels": {%q: %q}}}`, m.namespace, mutantsOf, of), everything, rolesOnly,
 		string(policy), bindingOf(m.policy.Name, fmt.Sprintf(`{"matchLabels": {"kubernetes.io/metadata.name": %q}}`, m.namespace)),
 	} {
 		require.NoError(t, apply(t.Context(), m.namespace, o))
