@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,17 +22,37 @@ import (
 )
 
 // startArchiver starts "mintlog archive".
-func startArchiver(t *testing.T, name string, nats *natsserver.Server, logs *victorialogs.Server) *process.Process {
+func startArchiver(t *testing.T, name string, broker *natsserver.Server, logs *victorialogs.Server) *process.Process {
 	t.Helper()
 	binary, err := process.Binary("mintlog")
 	require.NoError(t, err)
 	p, err := process.Start(t.Context(), process.Options{
 		Name: name, Path: binary, LogFile: filepath.Join(t.TempDir(), "log"),
-		Arguments: []string{"archive", "--metrics-address=", "--nats=" + nats.URL(), "--victorialogs=" + logs.URL},
+		Arguments: []string{"archive", "--metrics-address=", "--nats=" + broker.URL(), "--victorialogs=" + logs.URL},
 	})
 	require.NoError(t, err)
 	t.Cleanup(p.Kill)
 	return p
+}
+
+// ask waits until that many archivers ask the stream for events.
+func ask(t *testing.T, broker *natsserver.Server, archivers int) {
+	t.Helper()
+	conn, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
+		consumer, err := js.Consumer(ctx, eventsStream, string(stream.ArchiverEvents))
+		if err != nil {
+			return err
+		}
+		if waiting := consumer.CachedInfo().NumWaiting; waiting != archivers {
+			return fmt.Errorf("%d archivers ask for events", waiting)
+		}
+		return nil
+	}))
 }
 
 // archived counts the rows of events in an archive, and the events.
@@ -49,11 +71,12 @@ func archived(t *testing.T, logs *victorialogs.Server) (rows, events int) {
 // later, which asks what is there before it inserts.
 func TestTwoArchiversOfWhichOneIsKilledInTheMiddleWriteEachEventOnce(t *testing.T) {
 	t.Parallel()
-	nats, logs := natsserver.Start(t), victorialogs.Start(t)
-	publisher, err := stream.Open(t.Context(), stream.Options{URL: nats.URL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
+	broker, logs := natsserver.Start(t), victorialogs.Start(t)
+	publisher, err := stream.Open(t.Context(), stream.Options{URL: broker.URL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
-	one, two := startArchiver(t, "one", nats, logs), startArchiver(t, "two", nats, logs)
+	one, two := startArchiver(t, "one", broker, logs), startArchiver(t, "two", broker, logs)
+	ask(t, broker, 2)
 
 	published := 0
 	publish := func(count int) {
@@ -67,7 +90,7 @@ func TestTwoArchiversOfWhichOneIsKilledInTheMiddleWriteEachEventOnce(t *testing.
 	}
 	publishUntil := func(has int) {
 		t.Helper()
-		require.NoError(t, eventually(t.Context(), 2*time.Minute, func(context.Context) error {
+		require.NoError(t, eventually(t.Context(), patience, func(context.Context) error {
 			publish(20)
 			if rows, _ := archived(t, logs); rows < has {
 				return fmt.Errorf("the archive has %d rows of %d events", rows, published)

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,12 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
-	"github.com/mintlog/mintlog/mint/api/v1alpha1"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/sandbox/process"
 )
@@ -46,7 +40,7 @@ func SandboxOptions(o sandbox.Options) sandbox.Options {
 }
 
 // Leases of the accounts role are this short here.
-const leaseDuration = 4 * time.Second
+const leaseDuration = 8 * time.Second
 
 // Open starts everything in a sandbox that stands, with the API and the kind Postgres. Close ends it, and leaves the
 // sandbox.
@@ -95,7 +89,7 @@ func (h *House) open(ctx context.Context) error {
 		}
 		if err := errors.Join(
 			h.start(ctx, fmt.Sprintf("accounts-%d", i), nil, "accounts", "--kubeconfig="+h.kubeconfigs["accounts"],
-				"--leader-lease-duration="+leaseDuration.String(), "--leader-renew-deadline=2s", "--leader-retry-period=500ms"),
+				"--leader-lease-duration="+leaseDuration.String(), "--leader-renew-deadline=6s", "--leader-retry-period=500ms"),
 			h.start(ctx, fmt.Sprintf("archive-%d", i), nil, slices.Concat([]string{"archive", "--victorialogs=" + h.VictoriaLogsURL()}, h.stream)...),
 		); err != nil {
 			return err
@@ -236,206 +230,4 @@ func (h *House) readiness(url string) (func(context.Context) error, error) {
 		}
 		return nil
 	}, nil
-}
-
-// Config is a person's connection through the balancer of the kube-apiservers.
-func (h *House) Config(person string) *rest.Config {
-	config := h.RESTConfig(person, 0)
-	config.Host = "https://" + h.apiServers.address()
-	return config
-}
-
-// Mint mints as a person whose client repeats what is answered 503 or 429, when it is told to, ten times at most. It
-// returns the entry's id, and how often it had to repeat.
-func (h *House) Mint(ctx context.Context, client *http.Client, credential string) (id string, repeats int, err error) {
-	for ; ; repeats++ {
-		answer, body, err := h.mintOnce(ctx, client, credential)
-		if err != nil {
-			return "", repeats, fmt.Errorf("a mint of %s: %w", credential, err)
-		}
-		switch answer.StatusCode {
-		case http.StatusCreated:
-			var minted v1alpha1.CredentialMint
-			if err := json.Unmarshal(body, &minted); err != nil {
-				return "", repeats, errors.New("the answer of a mint cannot be read")
-			}
-			return minted.Status.ID, repeats, nil
-		case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-			if repeats < 10 {
-				seconds, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
-				time.Sleep(max(time.Duration(seconds)*time.Second, 100*time.Millisecond))
-				continue
-			}
-		}
-		return "", repeats, fmt.Errorf("a mint of %s was answered %s: %s", credential, answer.Status, body) // no 201: it holds no password
-	}
-}
-
-func (h *House) mintOnce(ctx context.Context, client *http.Client, credential string) (*http.Response, []byte, error) {
-	url := "https://" + h.apiServers.address() + "/apis/credentials.cozystack.io/v1alpha1/namespaces/" + sandbox.TenantAcme + "/credentials/" + credential + "/mint"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))
-	if err != nil {
-		return nil, nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return response, body, err
-}
-
-// Credential reads a view as jane.
-func (h *House) Credential(ctx context.Context, client *http.Client, credential string) (*v1alpha1.Credential, error) {
-	url := "https://" + h.apiServers.address() + "/apis/credentials.cozystack.io/v1alpha1/namespaces/" + sandbox.TenantAcme + "/credentials/" + credential
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, body)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var c v1alpha1.Credential
-	return &c, json.Unmarshal(body, &c)
-}
-
-// Application lays an application of the kind Postgres in tenant-acme and waits for its accounts.
-func (h *House) Application(ctx context.Context, name string, accounts int) ([]string, error) {
-	users, credentials := map[string]any{}, make([]string, accounts)
-	for i := range accounts {
-		users[fmt.Sprintf("u%d", i)] = map[string]any{}
-		credentials[i] = fmt.Sprintf("postgres-%s.u%d", name, i)
-	}
-	if _, err := h.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", name, map[string]any{"users": users}); err != nil {
-		return nil, err
-	}
-	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
-	if err != nil {
-		return nil, err
-	}
-	for _, credential := range credentials {
-		if err := eventually(ctx, time.Minute, func(ctx context.Context) error {
-			_, err := h.Credential(ctx, client, credential)
-			return err
-		}); err != nil {
-			return nil, fmt.Errorf("waiting for the account %s: %w", credential, err)
-		}
-	}
-	return credentials, nil
-}
-
-// AwaitAttributed waits until the view says who asked for an entry.
-func (h *House) AwaitAttributed(ctx context.Context, client *http.Client, limit time.Duration, credential, id, by string) error {
-	return eventually(ctx, limit, func(ctx context.Context) error {
-		c, err := h.Credential(ctx, client, credential)
-		if err != nil {
-			return err
-		}
-		for _, o := range c.Status.History {
-			if o.ID == id && o.By == by {
-				return nil
-			}
-		}
-		return fmt.Errorf("the mint of %s is not attributed", credential)
-	})
-}
-
-// A Rolling is what mints came to while every component was restarted.
-type Rolling struct {
-	Mints, Failed, Repeats int
-	Failures               []error // the first few
-	Restarts               []string
-	Took                   time.Duration
-}
-
-// RollingRestart restarts each process of each component, one at a time: mint servers, accounts, projectors, archivers,
-// ingest and the kube-apiservers. Clients mint all the while, count mints at least.
-func (h *House) RollingRestart(ctx context.Context, count int, credentials []string) (Rolling, error) {
-	began := time.Now()
-	var r Rolling
-	var mutex sync.Mutex
-	var issued atomic.Int64
-	var restarted atomic.Bool
-	var clients sync.WaitGroup
-	last := map[string]string{} // the newest entry's id, by credential
-	const workers = 4
-	for worker := range workers {
-		client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
-		if err != nil {
-			return r, err
-		}
-		clients.Go(func() {
-			for n := worker; ctx.Err() == nil && (issued.Add(1) <= int64(count) || !restarted.Load()); n += workers {
-				credential := credentials[n%len(credentials)] // no other client mints it
-				id, repeats, err := h.Mint(ctx, client, credential)
-				mutex.Lock()
-				r.Mints++
-				r.Repeats += repeats
-				if err != nil {
-					r.Failed++
-					if len(r.Failures) < 5 {
-						r.Failures = append(r.Failures, err)
-					}
-				} else {
-					last[credential] = id
-				}
-				mutex.Unlock()
-				time.Sleep(50 * time.Millisecond)
-			}
-		})
-	}
-	err := h.restartAll(ctx, &r)
-	restarted.Store(true)
-	clients.Wait()
-	r.Took = time.Since(began)
-	if err != nil {
-		return r, err
-	}
-	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
-	if err != nil {
-		return r, err
-	}
-	for credential, id := range last {
-		if err := h.AwaitAttributed(ctx, client, 90*time.Second, credential, id, "jane"); err != nil {
-			return r, err
-		}
-	}
-	return r, nil
-}
-
-func (h *House) restartAll(ctx context.Context, r *Rolling) error {
-	restart := func(p *process.Process) error {
-		if err := p.Stop(); err != nil {
-			return err
-		}
-		if err := p.Restart(ctx); err != nil {
-			return err
-		}
-		r.Restarts = append(r.Restarts, p.Name())
-		return nil
-	}
-	for _, p := range h.parts {
-		if err := restart(p); err != nil {
-			return err
-		}
-		time.Sleep(2 * readyInterval)
-	}
-	for number := range h.AuditLogs() {
-		if err := restart(h.APIServer(number)); err != nil {
-			return err
-		}
-		time.Sleep(2 * readyInterval)
-	}
-	return nil
 }

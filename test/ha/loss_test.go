@@ -42,14 +42,14 @@ func (h *House) losses(t *testing.T) {
 	require.NoError(t, h.NATS.DeleteStream(t.Context(), eventsStream))
 	_, err = h.NATS.Leader(t.Context(), eventsStream) // it is made again, though nobody publishes
 	require.NoError(t, err)
-	require.NoError(t, eventually(t.Context(), 10*time.Second, func(context.Context) error { return h.alarmed(eventsStream) }))
+	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error { return h.alarmed(eventsStream) }))
 	h.restart(t, "project-0", "project-1")
 	c, err := view()
 	require.NoError(t, err)
 	require.Equal(t, first, c.Status.History[0].ID)
 	require.Empty(t, c.Status.History[0].By, "its event went with the stream")
 	h.replay(t)
-	require.NoError(t, h.AwaitAttributed(t.Context(), client, time.Minute, credential, first, "jane"))
+	require.NoError(t, h.AwaitAttributed(t.Context(), client, patience, credential, first, "jane"))
 
 	// What the archive has not got is in the audit log's files: without its checkpoint ingest reads them again.
 	h.stop(t, "project-0", "project-1", "archive-0", "archive-1")
@@ -59,8 +59,8 @@ func (h *House) losses(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(h.StateDirectory(), "ingest.json")))
 	h.restart(t, "project-0", "project-1", "archive-0", "archive-1", "ingest")
 	h.replay(t)
-	require.NoError(t, h.AwaitAttributed(t.Context(), client, time.Minute, credential, second, "jane"))
-	require.NoError(t, h.AwaitAttributed(t.Context(), client, time.Minute, credential, first, "jane"))
+	require.NoError(t, h.AwaitAttributed(t.Context(), client, patience, credential, second, "jane"))
+	require.NoError(t, h.AwaitAttributed(t.Context(), client, patience, credential, first, "jane"))
 	c, err = view()
 	require.NoError(t, err)
 	require.Empty(t, c.Status.Findings)
@@ -83,7 +83,7 @@ func (h *House) restart(t *testing.T, parts ...string) {
 // replay runs "mintlog replay" to its end, again if the cluster is not ready for it.
 func (h *House) replay(t *testing.T) {
 	t.Helper()
-	require.NoError(t, eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
 		started, err := process.Start(ctx, process.Options{
 			Name: "replay", Path: h.Binary(), LogFile: filepath.Join(h.Directory(), "logs", "replay.log"),
 			Arguments: slices.Concat([]string{"replay", "--victorialogs=" + h.VictoriaLogsURL(), "--since=1h"}, h.stream),
@@ -100,7 +100,7 @@ func (h *House) awaitArchived(t *testing.T, credential string) {
 	t.Helper()
 	q := archive.Query{Namespace: sandbox.TenantAcme, Credential: credential, Start: time.Now().Add(-time.Hour), End: time.Now().Add(time.Hour)}
 	archived := archive.New(h.VictoriaLogsURL(), http.DefaultClient)
-	require.NoError(t, eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
 		found := errors.New("the archive has no request for it")
 		err := archived.Query(ctx, q, func(e event.Event) error {
 			if _, is := e.Operation(); is && e.Stage == event.ResponseComplete && e.Outcome() == event.Succeeded {

@@ -23,6 +23,9 @@ const (
 	Replicas = 3
 )
 
+// patience is how long something that has to come may take, on a machine that is busy with much else.
+const patience = 3 * time.Minute
+
 // A NATS is a JetStream cluster on loopback whose servers sync every write.
 type NATS struct {
 	directory string
@@ -94,9 +97,9 @@ func (n *NATS) Close() error {
 
 // ask calls f with a connection of its own to those servers that run.
 func (n *NATS) ask(ctx context.Context, f func(context.Context, *nats.Conn, jetstream.JetStream) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	conn, err := nats.Connect(n.URL(), nats.Timeout(2*time.Second))
+	conn, err := nats.Connect(n.URL(), nats.Timeout(5*time.Second))
 	if err != nil {
 		return err
 	}
@@ -110,7 +113,7 @@ func (n *NATS) ask(ctx context.Context, f func(context.Context, *nats.Conn, jets
 
 // awaitLeader waits until the cluster answers for its streams.
 func (n *NATS) awaitLeader(ctx context.Context) error {
-	return eventually(ctx, time.Minute, func(ctx context.Context) error {
+	return eventually(ctx, patience, func(ctx context.Context) error {
 		return n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
 			_, err := js.AccountInfo(ctx)
 			return err
@@ -121,7 +124,7 @@ func (n *NATS) awaitLeader(ctx context.Context) error {
 // Leader is the number of the server that leads a stream.
 func (n *NATS) Leader(ctx context.Context, stream string) (int, error) {
 	leader := -1
-	err := eventually(ctx, time.Minute, func(ctx context.Context) error {
+	err := eventually(ctx, patience, func(ctx context.Context) error {
 		return n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
 			s, err := js.Stream(ctx, stream)
 			if err != nil {
@@ -141,7 +144,7 @@ func (n *NATS) Leader(ctx context.Context, stream string) (int, error) {
 
 // AwaitReplicas waits until every replica of a stream is up and has what its leader has.
 func (n *NATS) AwaitReplicas(ctx context.Context, stream string) error {
-	return eventually(ctx, time.Minute, func(ctx context.Context) error {
+	return eventually(ctx, patience, func(ctx context.Context) error {
 		return n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
 			s, err := js.Stream(ctx, stream)
 			if err != nil {

@@ -46,7 +46,7 @@ func newTenant(t *testing.T, s *sandbox.Sandbox, person string) tenant {
 // mint mints, again if the servers are not there yet.
 func (p tenant) mint(t *testing.T, credential string) (id string) {
 	t.Helper()
-	require.NoError(t, eventually(t.Context(), time.Minute, func(ctx context.Context) (err error) {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) (err error) {
 		id, _, err = p.Mint(ctx, p.client, credential)
 		return err
 	}))
@@ -56,7 +56,7 @@ func (p tenant) mint(t *testing.T, credential string) (id string) {
 // await reads the view until it is as wanted.
 func (p tenant) await(t *testing.T, credential string, wanted func(*v1alpha1.Credential) error) (c *v1alpha1.Credential) {
 	t.Helper()
-	require.NoError(t, eventually(t.Context(), time.Minute, func(ctx context.Context) (err error) {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) (err error) {
 		if c, err = p.Credential(ctx, p.client, credential); err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func TestAfterEtcdIsRestoredToAnOlderPointHistoriesAreRightOrMarked(t *testing.T
 	// what it has had, so here it begins anew.
 	require.NoError(t, r.all.Stop())
 	require.NoError(t, os.RemoveAll(r.StateDirectory()))
-	require.NoError(t, eventually(t.Context(), time.Minute, func(ctx context.Context) error {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
 		replay, err := r.Run(ctx, "replay", r.Binary(), "replay", "--state="+r.StateDirectory(), "--victorialogs="+r.VictoriaLogsURL(), "--since=1h")
 		if err != nil {
 			return err

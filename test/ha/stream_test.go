@@ -147,10 +147,10 @@ func (r *run) missing(from, to int) error {
 
 // goesOn wants publishing to go on, and what is published from then on to be consumed at once. What was in a hand that
 // died comes later, when its acknowledgement is waited for no more.
-func (r *run) goesOn(t *testing.T, limit time.Duration, while string) {
+func (r *run) goesOn(t *testing.T, while string) {
 	t.Helper()
 	before, began := r.count(), time.Now()
-	require.NoError(t, eventually(t.Context(), limit, func(context.Context) error {
+	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error {
 		if now := r.count(); now < before+20 {
 			return fmt.Errorf("%d events were published before, %d now", before, now)
 		}
@@ -158,7 +158,7 @@ func (r *run) goesOn(t *testing.T, limit time.Duration, while string) {
 	}), while)
 	published := time.Since(began)
 	from := r.count()
-	require.NoError(t, eventually(t.Context(), limit, func(context.Context) error { return r.missing(from, from+20) }), while)
+	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error { return r.missing(from, from+20) }), while)
 	t.Logf("%s: publishing went on within %s, consuming within %s", while, published.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond))
 }
 
@@ -172,13 +172,13 @@ func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
 		require.NoError(t, n.AwaitReplicas(t.Context(), name), "every stream has three replicas")
 	}
 	r := startRun(t, publisher, one, two)
-	r.goesOn(t, 30*time.Second, "before anything happens")
+	r.goesOn(t, "before anything happens")
 
 	leader, err := n.Leader(t.Context(), eventsStream)
 	require.NoError(t, err)
 	follower := (leader + 1) % Servers
 	n.Server(follower).Kill() // one process in three is connected to it: its connection drops
-	r.goesOn(t, 40*time.Second, "a follower was killed")
+	r.goesOn(t, "a follower was killed")
 	require.NoError(t, n.Server(follower).Restart(t.Context()))
 	require.NoError(t, n.AwaitReplicas(t.Context(), eventsStream))
 
@@ -186,7 +186,7 @@ func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Server(leader).Kill()
-	r.goesOn(t, 60*time.Second, "the leader was killed")
+	r.goesOn(t, "the leader was killed")
 	require.NoError(t, n.Server(leader).Restart(t.Context()))
 	require.NoError(t, n.AwaitReplicas(t.Context(), eventsStream))
 
@@ -194,16 +194,16 @@ func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	require.NoError(t, n.Server(leader).Stop())
-	r.goesOn(t, 60*time.Second, "the leader was stopped")
+	r.goesOn(t, "the leader was stopped")
 
-	require.NoError(t, eventually(t.Context(), 80*time.Second, func(context.Context) error { return r.missing(0, r.count()) }),
+	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error { return r.missing(0, r.count()) }),
 		"nothing that was acknowledged is lost")
 
 	require.NoError(t, n.DeleteStream(t.Context(), eventsStream))
 	// What is published before the consumers are there again is for the replay. What comes behind is consumed.
-	require.NoError(t, eventually(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
 		from := r.count()
-		return eventually(ctx, 10*time.Second, func(context.Context) error { return r.missing(from, from+20) })
+		return eventually(ctx, 20*time.Second, func(context.Context) error { return r.missing(from, from+20) })
 	}), "the stream was deleted")
 	const alarm = "mintlog_stream_recreated_total"
 	require.Positive(t, counted(t, published, alarm)+counted(t, first, alarm)+counted(t, second, alarm))
