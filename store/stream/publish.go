@@ -37,8 +37,9 @@ func (e *TooLargeError) Error() string {
 // Is makes errors.Is(err, ErrTooLarge) hold.
 func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// window is how many messages of one call to Publish are unacknowledged at a time in each stream.
-const window = 512
+// window is how many messages of one call to Publish are unacknowledged at a time in each stream: more than a server syncs
+// in the time of a round trip, and no more than even a slow disk syncs within publishTimeout.
+const window = 128
 
 // headerRoom is what a message's headers may take of the server's limit, in bytes.
 const headerRoom = 512
@@ -98,7 +99,8 @@ func (s *Stream) sendAll(ctx context.Context, list []event.Event) error {
 // A message is an event that is sent.
 type message struct {
 	identity   string
-	connection uint64 // on which it was sent
+	connection uint64 // before it was sent
+	sent       time.Time
 	ack        jetstream.PubAckFuture
 }
 
@@ -126,12 +128,14 @@ func (s *Stream) send(ctx context.Context, k kind, list []event.Event, places []
 			break
 		}
 		m := &messages[i]
-		ack, err := await(ctx, m.ack)
+		ack, err := s.paces.await(ctx, k, m)
 		if err := s.settle(k, m.identity, err); err != nil {
 			note(err)
 			continue
 		}
-		if !ack.Duplicate && s.heights.fell(k, m.connection, ack.Sequence) {
+		// What was sent on one connection and is acknowledged on another may have been sent again in between.
+		sameConnection := m.connection == s.conn.Stats().Reconnects
+		if sameConnection && !ack.Duplicate && s.heights.fell(k, m.connection, ack.Sequence) {
 			s.shrunk(streamNames[k])
 		}
 	}
@@ -145,7 +149,7 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	if err != nil {
 		return message{}, fmt.Errorf("encode event %d: %w", index, err)
 	}
-	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
+	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects, sent: time.Now()}, subject(e)
 	if size, limit := int64(len(payload)+len(subject)), s.conn.MaxPayload()-headerRoom; size > limit {
 		s.metrics.tooLarge.Inc()
 		return message{}, &TooLargeError{Index: index, Identity: m.identity, Size: size, Limit: limit}
@@ -159,15 +163,50 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	return m, nil
 }
 
-func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
-	select {
-	case ack := <-future.Ok():
-		return ack, nil
-	case err := <-future.Err():
-		return nil, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// paces are when each stream last acknowledged an event. A message waits behind all that were sent before, by whomever:
+// that it has waited for long says nothing while the stream goes on acknowledging.
+type paces struct {
+	mu sync.Mutex
+	of map[kind]time.Time
+}
+
+// await waits for the answer to a message until its stream has acknowledged nothing for requestTimeout.
+func (p *paces) await(ctx context.Context, k kind, m *message) (*jetstream.PubAck, error) {
+	timer := time.NewTimer(p.patience(k, m.sent))
+	defer timer.Stop()
+	for {
+		select {
+		case ack := <-m.ack.Ok():
+			p.acknowledged(k)
+			return ack, nil
+		case err := <-m.ack.Err():
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timer.C:
+			left := p.patience(k, m.sent)
+			if left <= 0 {
+				return nil, jetstream.ErrAsyncPublishTimeout
+			}
+			timer.Reset(left)
+		}
 	}
+}
+
+func (p *paces) acknowledged(k kind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of = map[kind]time.Time{}
+	}
+	p.of[k] = time.Now()
+}
+
+// patience is how much longer to wait for a message.
+func (p *paces) patience(k kind, sent time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return requestTimeout - time.Since(later(sent, p.of[k]))
 }
 
 // settle counts what became of an event and gives its failure a type.

@@ -92,6 +92,8 @@ const (
 
 const (
 	requestTimeout = 10 * time.Second
+	// publishTimeout ends the wait for the answer to one event, though its stream goes on acknowledging others.
+	publishTimeout = time.Minute
 	// lookupTimeout is for what is asked again if nobody answers, as while a cluster elects a leader.
 	lookupTimeout = time.Second
 )
@@ -130,6 +132,7 @@ type Stream struct {
 	js       jetstream.JetStream
 	repeats  repeats
 	heights  heights
+	paces    paces
 
 	created bool       // guarded by lookup: streams, consumers and buckets have stood once
 	lookup  sync.Mutex // one ensure at a time
@@ -181,7 +184,7 @@ func (s *Stream) open(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.js, err = jetstream.New(s.conn, jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
+	if s.js, err = jetstream.New(s.conn, jetstream.WithPublishAsyncTimeout(publishTimeout), jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	if s.options.Existing {
