@@ -246,8 +246,7 @@ func (b *bench) arrive(ids ...string) {
 func (b *bench) read() {
 	b.t.Helper()
 	require.True(b.t, waitFor(func() bool {
-		info, err := os.Stat(b.path)
-		return err == nil && testutil.ToFloat64(b.tailer.metrics.lag) == 0 && b.tailer.offset(b.path) == info.Size()
+		return b.tailer.atEndOf(b.path) && testutil.ToFloat64(b.tailer.metrics.lag) == 0
 	}), "the log was not read to its end in time")
 }
 
@@ -270,6 +269,19 @@ func (t *Tailer) offset(path string) int64 {
 		return 0
 	}
 	return s.Place.Offset
+}
+
+// atEndOf reports whether the checkpoint is at the end of the file that is the log at path now.
+func (t *Tailer) atEndOf(path string) bool {
+	log, err := theLog(path)
+	s, known := t.checkpoints.get(path)
+	if err != nil || log == nil || !known {
+		return false
+	}
+	if s.Place != nil && !s.Done {
+		return s.Place.ID.sameInode(log.id) && s.Place.Offset == log.size
+	}
+	return log.size == 0 && slices.ContainsFunc(s.Coming, func(c coming) bool { return c.ID.sameInode(log.id) })
 }
 
 func (b *bench) gaps() float64 {
