@@ -167,7 +167,7 @@ func (c *clinic) part(name, account string, arguments ...string) *process.Proces
 
 func (c *clinic) diagnose(t *testing.T, arguments ...string) diagnosis {
 	t.Helper()
-	return diagnose(t, c.Sandbox, sandbox.ClusterAdmin, append([]string{"--nats=" + c.nats, "--wait=6s"}, arguments...)...)
+	return diagnose(t, c.Sandbox, sandbox.ClusterAdmin, append([]string{"--nats=" + c.nats, "--wait=12s"}, arguments...)...)
 }
 
 // fails wants exactly these checks to fail, at the latest when what was broken before has recovered, and the first one's

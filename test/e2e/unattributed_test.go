@@ -31,7 +31,7 @@ func TestALineThatIsLostIsAGapThatExplainsItsMintUntilAReplayBringsItFromAnother
 
 	// A gap begins up to a quarter of a minute before the last line that was read, and the log has to be older than that
 	// for another pipeline to have been there before.
-	time.Sleep(20 * time.Second)
+	time.Sleep(time.Until(h.firstLogged(t, 0).Add(20 * time.Second)))
 	h.request(t, 0, "")
 
 	// Ingest is down while the log rotates, and the file with the mint in it is deleted.
@@ -139,21 +139,36 @@ func (h *house) deleteRotated(t *testing.T, apiserver int) {
 }
 
 // auditLines are the lines of all audit logs.
-func (h *house) auditLines(t *testing.T) [][]byte {
+func (h *house) auditLines(t *testing.T) (lines [][]byte) {
 	t.Helper()
-	var lines [][]byte
-	for apiserver, log := range h.AuditLogs() {
-		for _, file := range append(h.rotated(t, apiserver), log) {
-			content, err := os.ReadFile(file)
-			require.NoError(t, err)
-			for _, line := range bytes.Split(content, []byte("\n")) {
-				if json.Valid(line) {
-					lines = append(lines, line)
-				}
+	for apiserver := range h.AuditLogs() {
+		lines = append(lines, h.auditLinesOf(t, apiserver)...)
+	}
+	return lines
+}
+
+func (h *house) auditLinesOf(t *testing.T, apiserver int) (lines [][]byte) {
+	t.Helper()
+	for _, file := range append(h.rotated(t, apiserver), h.AuditLog(apiserver)) {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, line := range bytes.Split(content, []byte("\n")) {
+			if json.Valid(line) {
+				lines = append(lines, line)
 			}
 		}
 	}
 	return lines
+}
+
+// firstLogged is when the request was received that is first in a kube-apiserver's audit log.
+func (h *house) firstLogged(t *testing.T, apiserver int) time.Time {
+	t.Helper()
+	lines := h.auditLinesOf(t, apiserver)
+	require.NotEmpty(t, lines)
+	var first struct{ RequestReceivedTimestamp time.Time }
+	require.NoError(t, json.Unmarshal(lines[0], &first))
+	return first.RequestReceivedTimestamp
 }
 
 // insertAsCozystack puts lines of an audit log into VictoriaLogs as Cozystack's own pipeline does.
