@@ -246,6 +246,41 @@ func TestTheSchemaRefusesWrongValues(t *testing.T) {
 	f("webhook", "/tls/existingSecret", "tls.existingSecret=")
 	f("webhook", "/tls/caBundle", "tls.caBundle=none")
 	f("small", "/stream/url", "mint.readsGaps=true")
+	f("large", "missing property 'streams'", "serviceAccounts.streams=null")
+	for _, group := range []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"} {
+		f("large", "/policies/breakGlassGroup", "policies.breakGlassGroup="+group)
+	}
+	f("large", "/ingest/files/auditLog", "ingest.files.auditLog=/audit.log") // its folder is the node's whole disk
+	f("large", "/ingest/files/auditLog", "ingest.files.auditLog=/var/log/audit/*/audit.log")
+	f("large", "/ingest/files/stateDirectory", "ingest.files.stateDirectory=/")
+	f("large", "/mint/shutdownDelay", "mint.shutdownDelay=1m")
+	f("large", "/mint/shutdownDelay", "mint.shutdownDelay=30s")
+	for _, addresses := range []string{"10.0.0.1/33", "10.0.0/24", "10.0.0.1", "fd00::/129"} {
+		f("large", "/networkPolicies/apiServers/0", "networkPolicies.apiServers[0]="+addresses)
+	}
+}
+
+func TestTheSchemaTakesTheAddressesOfBothFamilies(t *testing.T) {
+	render(t, "--values", shapes(t)["large"], "--set", "networkPolicies.apiServers={10.0.0.11/32,0.0.0.0/0,fd00::1/128,2001:db8::/32,::/0}")
+}
+
+func TestTwoPartsAreNeverOneIdentity(t *testing.T) {
+	_, err := cluster.RenderChart(t.Context(), "--values", shapes(t)["large"], "--set", "serviceAccounts.ingest=mint")
+	require.ErrorContains(t, err, "serviceAccounts: two parts have one name")
+}
+
+func TestANameOfAnAuditWebhooksClientIsTakenAsItIs(t *testing.T) {
+	for _, shape := range []string{"webhook", "small-webhook"} {
+		var found []string
+		for _, w := range workloads(t, render(t, "--values", shapes(t)[shape], "--set-json", `ingest.webhook.clientNames=["kube: apiserver # one", "{a}"]`)) {
+			for _, argument := range w.pod.Containers[0].Args {
+				if _, name, ok := strings.Cut(argument, "client-name="); ok {
+					found = append(found, name)
+				}
+			}
+		}
+		require.Equal(t, []string{"kube: apiserver # one", "{a}"}, found, shape)
+	}
 }
 
 func TestEachShapeReachesNoSecretClusterWide(t *testing.T) {

@@ -26,6 +26,6 @@
 - --{{ .prefix }}client-ca-file=/etc/mintlog/webhook-client-ca/ca.crt
 - --{{ .prefix }}set-aside=/var/lib/mintlog/set-aside
 {{- range .root.Values.ingest.webhook.clientNames }}
-- --{{ $.prefix }}client-name={{ . }}
+- {{ printf "--%sclient-name=%s" $.prefix . | toJson }}
 {{- end }}
 {{- end -}}
