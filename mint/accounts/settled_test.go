@@ -149,7 +149,7 @@ func TestAnApplicationThatIsInStepCostsNoRequestBeforeItChangesOrIsInspected(t *
 	require.NoError(t, servers().DeleteRelease(t.Context(), ns, "settled-orders"))
 	awaitNoSecret(t, ns, "settled-orders.app.account")
 	awaitNoSecret(t, ns, "settled-orders.reader.account")
-	eventually(t, "the grant goes", func() bool { return !exists(t, ns, "credentials-settled-orders") })
+	awaitNoGrant(t, ns, "settled-orders")
 	eventually(t, "that is known", func() bool { _, ok := l.caches.Release(ns, "settled-orders"); return !ok })
 	_, err = l.Look(t.Context(), types.NamespacedName{Namespace: ns, Name: "settled-orders"})
 	require.NoError(t, err)
@@ -157,13 +157,6 @@ func TestAnApplicationThatIsInStepCostsNoRequestBeforeItChangesOrIsInspected(t *
 	_, err = l.look(t, ns, "settled-orders")
 	require.NoError(t, err)
 	assert.NotNil(t, secret(t, ns, "settled-orders.app.account"))
-}
-
-func exists(t *testing.T, namespace, role string) bool {
-	t.Helper()
-	list, err := admin().RbacV1().Roles(namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	return slices.ContainsFunc(list.Items, func(r rbacv1.Role) bool { return r.Name == role })
 }
 
 // recorded makes an application's Role as another replica of the accounts role does, with these logins found.
