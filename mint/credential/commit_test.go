@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"testing"
@@ -106,7 +107,7 @@ func TestASecretThatCannotBeReadBackInTimeIsAnsweredTryAgain(t *testing.T) {
 		return nil, errLost
 	}))
 	mint.faults.blind.Store(1000)
-	_, err := mint.mint(t, s, remaining(2*time.Second))
+	_, err := mint.mint(t, s, remaining(4*time.Second)) // for the write to land in
 	refusedForNow(t, err, "its history will tell")
 	assert.Len(t, s.entries(t), len(was)+1, "and so it does")
 }
@@ -401,7 +402,11 @@ func TestAMintInANamespaceThatIsNotEnrolledIsForbidden(t *testing.T) {
 	require.NoError(t, w.servers.AddNamespace(t.Context(), "tenant-gamma"))
 	s := declared(t, "tenant-gamma")
 	mint := s.serve(t, nil)
-	_, err := mint.mint(t, s)
+	var err error
+	eventually(t, "it is known that the namespace may not be read", func() bool {
+		_, err = mint.mint(t, s)
+		return !apierrors.IsServiceUnavailable(err)
+	})
 	refused(t, err, http.StatusForbidden, "not enrolled")
 	assert.Empty(t, mint.faults.sent())
 	assert.Nil(t, s.live(t))
@@ -429,7 +434,7 @@ func TestAWriteBearsTheCallersAuditIDAndNoMoreTimeThanTheBudgetLeaves(t *testing
 
 // A slowBody is a body whose bytes come when it is released.
 type slowBody struct {
-	released <-chan time.Time
+	released <-chan struct{}
 	rest     io.Reader
 	once     sync.Once
 }
@@ -443,12 +448,15 @@ func TestAWriteThatIsStillUnderWayWhenTheBudgetIsSpentNeverLands(t *testing.T) {
 	s := seeded(t, sandbox.TenantAcme, nil)
 	version := s.version(t)
 	const left = 2 * time.Second
-	code := make(chan int, 1)
+	code, answered, arrives := make(chan int, 1), make(chan struct{}), make(chan struct{})
 	mint := s.serve(t, func(_ int, w *write) (*http.Response, error) {
 		// The network holds its body back, and brings no word that the client has left.
-		body := &slowBody{released: time.After(left + time.Second), rest: bytes.NewReader(w.body)}
+		body := &slowBody{released: arrives, rest: bytes.NewReader(w.body)}
 		go func() {
-			answer, err := w.sendAs(context.WithoutCancel(w.request.Context()), body)
+			ctx := httptrace.WithClientTrace(context.WithoutCancel(w.request.Context()), &httptrace.ClientTrace{
+				GotFirstResponseByte: sync.OnceFunc(func() { close(answered) }),
+			})
+			answer, err := w.sendAs(ctx, body)
 			if err != nil {
 				code <- 0
 				return
@@ -461,6 +469,12 @@ func TestAWriteThatIsStillUnderWayWhenTheBudgetIsSpentNeverLands(t *testing.T) {
 	})
 	_, err := mint.mint(t, s, remaining(left))
 	refusedForNow(t, err, "its history will tell")
+	select {
+	case <-answered:
+	case <-time.After(20 * time.Second): // by itself it would in a minute
+		assert.Fail(t, "kube-apiserver has not given it up")
+	}
+	close(arrives)
 	assert.Equal(t, http.StatusGatewayTimeout, <-code, "kube-apiserver gives it up too")
 	for range 10 { // the body arrives
 		time.Sleep(200 * time.Millisecond)

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -23,7 +24,9 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/mint/definition"
 	"github.com/mintlog/mintlog/mint/webhook"
+	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -177,8 +180,8 @@ func TestAPasswordIsStoredAsTheWebhookSays(t *testing.T) {
 
 func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 	h := newHook(t)
-	s, of := theWorld(t).serve(t, nil), ofKind(t, byWebhook(h, 1))
-	f := func(want string, with http.HandlerFunc) {
+	s, of, impatient := theWorld(t).serve(t, nil), ofKind(t, byWebhook(h, 10)), ofKind(t, byWebhook(h, 1))
+	f := func(of *subject, want string, with http.HandlerFunc) {
 		t.Helper()
 		h.answer(with)
 		asked := h.asked.Load()
@@ -194,20 +197,20 @@ func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 			assert.False(t, strings.Contains(s.log.String(), shown.Password))
 		}
 	}
-	f("answered with status 500, not 200", func(w http.ResponseWriter, r *http.Request) {
+	f(of, "answered with status 500, not 200", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = w.Write(body) // the password in it is not passed on
 	})
-	f("answered what has fields that a FormatAnswer does not have, or has one twice", func(w http.ResponseWriter, r *http.Request) {
+	f(of, "answered what has fields that a FormatAnswer does not have, or has one twice", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.Copy(w, r.Body)
 	})
-	f("answered more than the 16384 bytes that are allowed", func(w http.ResponseWriter, _ *http.Request) {
+	f(of, "answered more than the 16384 bytes that are allowed", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, strings.Repeat(" ", 20_000))
 	})
-	f("did not answer in time", func(w http.ResponseWriter, r *http.Request) {
+	f(impatient, "did not answer in time", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		<-r.Context().Done()
 	})
@@ -230,17 +233,30 @@ func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 	assert.Equal(t, before, of.version(t))
 }
 
+// A patience notes until when a format's webhook is waited for.
+type patience struct {
+	definition.Webhooks
+	until time.Time
+}
+
+func (p *patience) Format(ctx context.Context, kind string, to webhook.Config, format, username, password string) (string, error) {
+	p.until, _ = ctx.Deadline()
+	return p.Webhooks.Format(ctx, kind, to, format, username, password)
+}
+
 func TestWebhooksLeaveTimeToWrite(t *testing.T) {
 	h := newHook(t)
 	s, of := theWorld(t).serve(t, nil), ofKind(t, byWebhook(h, 10))
+	waiting := &patience{Webhooks: of.webhooks}
+	s.storage["credentials/mint"].(*mintStorage).minter.webhooks = waiting
 	h.answer(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		<-r.Context().Done()
 	})
-	began := time.Now()
-	_, err := s.mint(t, of, remaining(writeReserve+200*time.Millisecond))
+	var received time.Time
+	_, err := s.mint(t, of, remaining(writeReserve+200*time.Millisecond), func(c *call) { received = c.received })
 	refusedForNow(t, err, "the webhook did not answer in time; nothing was written")
-	assert.Less(t, time.Since(began), writeReserve, "the mint gives up while it could still write")
+	assert.WithinDuration(t, received.Add(ledger.WriteBudget-writeReserve), waiting.until, writeReserve/2, "the mint gives up while it could still write")
 	assert.Empty(t, s.faults.sent())
 }
 
