@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -33,7 +34,8 @@ const (
 
 // An Attendant remembers, beyond the life of a process, when receivers were there; *stream.Stream is one.
 type Attendant interface {
-	Attend(ctx context.Context, now time.Time, senders map[string]time.Time) (before stream.Attendance, err error)
+	Attendance(ctx context.Context) (stream.Attendance, error)
+	Attend(ctx context.Context, now time.Time, senders map[string]time.Time) error
 }
 
 // An outage is a time in which nothing could be published or received, and the gaps that come of one that lasted too
@@ -85,14 +87,21 @@ func (o *outage) miss(name, reason string, since, until, now time.Time) {
 func (o *outage) published(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.forget(now)
+	o.forgetOld(now)
 	for _, name := range slices.Sorted(maps.Keys(o.refused)) {
 		o.end(name, now)
 	}
 }
 
-// forget ends what was refused and did not come again.
-func (o *outage) forget(now time.Time) {
+// forget ends what was refused and did not come again, and returns when each kube-apiserver last sent a batch.
+func (o *outage) forget(now time.Time) (senders map[string]time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.forgetOld(now)
+	return maps.Clone(o.senders)
+}
+
+func (o *outage) forgetOld(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(o.refused)) {
 		if last := o.refused[name].last; now.Sub(last) > betweenTries {
 			o.end(name, last)
@@ -135,8 +144,11 @@ func (o *outage) record(ctx context.Context, recorder ingest.GapRecorder) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, gapTimeout)
 	defer cancel()
+	var invalid error
 	for i, g := range gaps {
-		if err := recorder.RecordGap(ctx, g); err != nil {
+		if err := recorder.RecordGap(ctx, g); errors.Is(err, gap.ErrInvalid) {
+			invalid = errors.Join(invalid, err) // and will never be another
+		} else if err != nil {
 			o.mu.Lock()
 			o.gaps = append(gaps[i:len(gaps):len(gaps)], o.gaps...)
 			o.gaps = o.gaps[max(0, len(o.gaps)-2*maxNames):]
@@ -144,7 +156,7 @@ func (o *outage) record(ctx context.Context, recorder ingest.GapRecorder) error 
 			return err
 		}
 	}
-	return nil
+	return invalid
 }
 
 // attend notes again and again that the receiver is there, and at the first time for how long none was. It records the
@@ -168,13 +180,12 @@ func (r *Receiver) attend(ctx context.Context) {
 	}
 }
 
+// attendOnce notes nothing before the time is recorded in which no receiver was there: what is noted hides it from whoever
+// starts next.
 func (r *Receiver) attendOnce(ctx context.Context) error {
 	now := r.options.Now()
-	if r.options.Attendant != nil {
-		r.outage.mu.Lock()
-		senders := maps.Clone(r.outage.senders)
-		r.outage.mu.Unlock()
-		before, err := r.options.Attendant.Attend(ctx, now, senders)
+	if r.options.Attendant != nil && !r.attended.Load() {
+		before, err := r.options.Attendant.Attendance(ctx)
 		if err != nil {
 			return err
 		}
@@ -182,8 +193,9 @@ func (r *Receiver) attendOnce(ctx context.Context) error {
 			r.outage.absent(before, r.started)
 		}
 	}
-	r.outage.mu.Lock()
-	r.outage.forget(now)
-	r.outage.mu.Unlock()
-	return r.outage.record(ctx, r.options.Gaps)
+	senders := r.outage.forget(now)
+	if err := r.outage.record(ctx, r.options.Gaps); err != nil || r.options.Attendant == nil {
+		return err
+	}
+	return r.options.Attendant.Attend(ctx, now, senders)
 }

@@ -77,7 +77,7 @@ func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t 
 	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	b.options.Publisher, b.options.PublishTimeout = s, time.Second
+	b.options.Publisher = s
 	b.start()
 	require.Equal(t, 200, b.post(list(mintItem("before"))).status)
 	nats.Shutdown()

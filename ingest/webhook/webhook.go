@@ -139,7 +139,7 @@ type Receiver struct {
 	outage  outage
 
 	started  time.Time
-	attended atomic.Bool // it has been noted once that this receiver is there
+	attended atomic.Bool // it is known when a receiver was there before
 }
 
 // New reads the certificates and begins to listen. Run serves.

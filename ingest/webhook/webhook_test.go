@@ -126,10 +126,12 @@ func newBench(t testing.TB) *bench {
 	b.serving, b.clients = b.authority("serving"), b.authority("clients")
 	directory := t.TempDir()
 	file := func(name string) string { return filepath.Join(directory, name) }
+	now := time.Now()
 	b.options = Options{
 		Address: "127.0.0.1:0", CertFile: file("tls.crt"), KeyFile: file("tls.key"), ClientCAFile: file("ca.crt"),
 		Publisher: b.published, SetAside: file("aside"), Log: slog.New(slog.NewTextHandler(b.log, nil)), Registerer: b.registry,
-		Now: func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) },
+		Now:            func() time.Time { return now.Add(time.Duration(b.ahead.Load())) },
+		PublishTimeout: time.Minute,
 	}
 	b.serve(b.serving)
 	b.believe(b.clients)
@@ -187,7 +189,7 @@ func (b *bench) caller(by *sandbox.Authority, identity sandbox.Identity, http2 b
 	}
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: http2, DisableCompression: true}
 	b.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: time.Minute}
+	return &http.Client{Transport: transport, Timeout: 5 * time.Minute}
 }
 
 type answer struct {
@@ -651,14 +653,25 @@ type attendant struct {
 	err    error
 }
 
-func (a *attendant) Attend(_ context.Context, now time.Time, senders map[string]time.Time) (stream.Attendance, error) {
+func (a *attendant) Attendance(context.Context) (stream.Attendance, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	before := a.before
+	return a.before, a.err
+}
+
+func (a *attendant) Attend(_ context.Context, now time.Time, senders map[string]time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.err == nil {
 		a.before = stream.Attendance{At: now, Senders: senders}
 	}
-	return before, a.err
+	return a.err
+}
+
+func (a *attendant) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
 }
 
 func TestATimeInWhichNoReceiverWasThereIsAGapOfEachThatSends(t *testing.T) {
@@ -667,7 +680,7 @@ func TestATimeInWhichNoReceiverWasThereIsAGapOfEachThatSends(t *testing.T) {
 		b := newBench(t)
 		gaps, remembered := &recorder{}, &attendant{}
 		b.options.Gaps, b.options.Attendant = gaps, remembered
-		from := time.Now()
+		from := b.options.Now()
 		remembered.before = stream.Attendance{At: from, Senders: map[string]time.Time{}}
 		for _, name := range senders {
 			remembered.before.Senders[name] = from.Add(-time.Hour)
@@ -682,9 +695,15 @@ func TestATimeInWhichNoReceiverWasThereIsAGapOfEachThatSends(t *testing.T) {
 		require.Error(t, b.receiver.attendOnce(t.Context()))
 		require.Empty(t, gaps.recorded())
 		b.ahead.Add(int64(time.Hour)) // however late it is asked
-		remembered.mu.Lock()
-		remembered.err = nil
-		remembered.mu.Unlock()
+		gaps.fail(errors.New("not now"))
+		remembered.fail(nil)
+		if len(want) > 0 { // whoever starts after a crash now has to find it again
+			require.Error(t, b.receiver.attendOnce(t.Context()))
+			noted, err := remembered.Attendance(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, from, noted.At)
+		}
+		gaps.fail(nil)
 		require.NoError(t, b.receiver.attendOnce(t.Context()))
 		require.NoError(t, b.receiver.attendOnce(t.Context()))
 		require.Len(t, gaps.recorded(), len(want))

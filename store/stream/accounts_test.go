@@ -63,7 +63,7 @@ func TestWithItsOwnKeyEachPartDoesItsWorkOnStreamsThatAnotherMade(t *testing.T) 
 		require.NoError(t, publisher.Publish(t.Context(), append(mints(10*i, 10*i+5), intent(10*i))), who)
 		found := gap.Gap{Source: who, Reason: "rotated away", From: epoch, Until: epoch.Add(time.Minute), FoundAt: epoch.Add(time.Hour)}
 		require.NoError(t, publisher.RecordGap(t.Context(), found), who)
-		_, err := publisher.Attend(t.Context(), epoch, map[string]time.Time{who: epoch})
+		err := publisher.Attend(t.Context(), epoch, map[string]time.Time{who: epoch})
 		require.NoError(t, err, who)
 	}
 	require.NoError(t, g.as("INGEST").Publish(t.Context(), slices.Concat(mints(80, 81), []event.Event{refused})))

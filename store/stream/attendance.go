@@ -24,31 +24,44 @@ type Attendance struct {
 	Senders map[string]time.Time `json:"senders,omitempty"` // when each last sent something
 }
 
-// Attend notes that somebody is there to receive audit events now, and when senders sent something, and returns what was
-// noted before, by whichever process. A sender of which nothing came for 30 days is forgotten.
-func (s *Stream) Attend(ctx context.Context, now time.Time, senders map[string]time.Time) (before Attendance, err error) {
+// Attendance is what was noted last, by whichever process; zero if nothing was.
+func (s *Stream) Attendance(ctx context.Context) (Attendance, error) {
+	noted, _, err := s.readAttendance(ctx)
+	return noted, err
+}
+
+// Attend notes that somebody is there to receive audit events now, and when senders sent something. A sender of which
+// nothing came for 30 days is forgotten.
+func (s *Stream) Attend(ctx context.Context, now time.Time, senders map[string]time.Time) error {
 	for attempt := 0; ; attempt++ {
-		value, revision, err := s.gaps.get(ctx, attendanceKey)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return Attendance{}, fmt.Errorf("read the attendance: %w", err)
-		}
-		before = Attendance{}
-		if len(value) > 0 && json.Unmarshal(value, &before) != nil {
-			s.log.Error("the attendance is not readable and will be replaced", "bytes", len(value))
-			before = Attendance{}
-		}
-		value, err = json.Marshal(before.with(now, senders))
+		before, revision, err := s.readAttendance(ctx)
 		if err != nil {
-			return Attendance{}, fmt.Errorf("encode the attendance: %w", err)
+			return err
+		}
+		value, err := json.Marshal(before.with(now, senders))
+		if err != nil {
+			return fmt.Errorf("encode the attendance: %w", err)
 		}
 		if _, err = s.gaps.put(ctx, attendanceKey, value, revision); err == nil {
-			return before, nil
+			return nil
 		}
 		if !errors.Is(err, ErrConflict) || attempt >= gapsTries {
-			return Attendance{}, fmt.Errorf("note the attendance: %w", err)
+			return fmt.Errorf("note the attendance: %w", err)
 		}
 		pause(ctx, 0)
 	}
+}
+
+func (s *Stream) readAttendance(ctx context.Context) (noted Attendance, revision uint64, err error) {
+	value, revision, err := s.gaps.get(ctx, attendanceKey)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Attendance{}, 0, fmt.Errorf("read the attendance: %w", err)
+	}
+	if len(value) > 0 && json.Unmarshal(value, &noted) != nil {
+		s.log.Error("the attendance is not readable and will be replaced", "bytes", len(value))
+		noted = Attendance{}
+	}
+	return noted, revision, nil
 }
 
 func (a Attendance) with(now time.Time, senders map[string]time.Time) Attendance {

@@ -14,8 +14,9 @@ func TestWhoAttendsLearnsWhenSomebodyWasLastThereAndForWhom(t *testing.T) {
 	s := open(t, o)
 	attend := func(now time.Time, senders map[string]time.Time) Attendance {
 		t.Helper()
-		before, err := s.Attend(t.Context(), now, senders)
+		before, err := s.Attendance(t.Context())
 		require.NoError(t, err)
+		require.NoError(t, s.Attend(t.Context(), now, senders))
 		return before
 	}
 	first := time.Date(2026, 8, 21, 10, 0, 0, 0, time.UTC)
