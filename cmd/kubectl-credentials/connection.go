@@ -40,13 +40,9 @@ type connection struct {
 
 // open returns a client and the namespace that flags and kubeconfig name.
 func (c *connection) open() (*client, error) {
-	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+	config, namespace, err := c.configuration()
 	if err != nil {
-		return nil, other("", "reading the kubeconfig: %w", err)
-	}
-	config, err := c.flags.ToRESTConfig()
-	if err != nil {
-		return nil, other("", "reading the kubeconfig: %w", err)
+		return nil, err
 	}
 	config.APIPath = "/apis"
 	config.GroupVersion = &v1alpha1.SchemeGroupVersion
@@ -64,6 +60,29 @@ func (c *connection) open() (*client, error) {
 		return nil, other("", "preparing the connection: %w", err)
 	}
 	return &client{rest: r, namespace: namespace}, nil
+}
+
+// nowhere is the server that kubectl's flags stand for where nothing names one.
+const nowhere = "http://localhost:8080"
+
+func (c *connection) configuration() (*rest.Config, string, error) {
+	loader := c.flags.ToRawKubeConfigLoader()
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", other("", "reading the kubeconfig: %w", err)
+	}
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, "", other("", "reading the kubeconfig: %w", err)
+	}
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, "", other("", "reading the kubeconfig: %w", err)
+	}
+	if len(raw.Clusters) == 0 && *c.flags.APIServer == "" && config.Host == nowhere {
+		return nil, "", other("Give --kubeconfig, or set KUBECONFIG.", "no kubeconfig names a cluster")
+	}
+	return config, namespace, nil
 }
 
 // statusCodec decodes the errors of API servers, which is all that is decoded by the client library.
@@ -228,7 +247,7 @@ func oneName(_ *cobra.Command, args []string) error {
 	}
 	n := credentialName(args[0])
 	if problems := rest.IsValidPathSegmentName(n); n == "" || len(problems) > 0 {
-		return usage("%q is not the name of a credential %s", args[0], strings.Join(problems, ", "))
+		return usage("%s", strings.Join(append([]string{fmt.Sprintf("%q is not the name of a credential", args[0])}, problems...), ": it "))
 	}
 	return nil
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 
@@ -111,6 +113,8 @@ func (c call) failed(err error) *failure {
 	case apierrors.IsNotFound(err):
 		f.code = exitNotFound
 		f.hint = "List what there is: " + c.list()
+	case apierrors.IsBadRequest(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse), isNoAPIServer(err):
+		f.hint = "What answers there is not the API server of this kubeconfig: see kubectl config view --minify, and choose the right --context."
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		f.code, f.hint = exitConflict, c.conflict()
 	case isLater(err):
@@ -126,7 +130,7 @@ func (c call) forbidden(err error) string {
 	case strings.Contains(err.Error(), "cannot impersonate"):
 		return "You may not act as somebody else here: leave out --as, or ask who administers the cluster for the verb impersonate."
 	case isNotEnrolled(err):
-		return "The platform's administrators enrol a namespace before credentials in it can be used: ask them."
+		return "If " + printable.Name(c.namespace) + " is the namespace you mean, ask the platform's administrators to enrol it."
 	case c.subresource != "":
 		return fmt.Sprintf("You need create on credentials/%[1]s in %[2]s, which a tenant's admins have (group %[2]s-admin) and its viewers have not.\n"+
 			"Check: kubectl auth can-i create credentials.credentials.cozystack.io --subresource=%[1]s -n %[2]s", c.subresource, printable.Name(c.namespace))
@@ -145,7 +149,10 @@ func (c call) conflict() string {
 
 func (c call) later(err error) string {
 	// Too many requests are turned away at the door, and without a connection nothing was asked.
-	if !c.changes() || apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err) {
+	switch {
+	case isUnreachable(err):
+		return "Nothing was asked. See that kubectl reaches the cluster (kubectl get --raw /version), and try again."
+	case !c.changes() || apierrors.IsTooManyRequests(err):
 		return "Try again in a moment."
 	}
 	return c.unknown()
@@ -164,7 +171,20 @@ func isNotEnrolled(err error) bool { return strings.Contains(err.Error(), "not e
 func isLater(err error) bool {
 	return apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
 		statusCode(err) == http.StatusServiceUnavailable || statusCode(err) == http.StatusGatewayTimeout || statusCode(err) == http.StatusBadGateway ||
-		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || isCutOff(err)
+		utilnet.IsTimeout(err) || isUnreachable(err) || isCutOff(err)
+}
+
+// isUnreachable reports whether no connection came about.
+func isUnreachable(err error) bool {
+	var of *net.OpError
+	return errors.As(err, &of) && of.Op == "dial"
+}
+
+// isNoAPIServer reports whether whoever answered showed no certificate that this kubeconfig trusts, or speaks no TLS.
+func isNoAPIServer(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	return errors.As(err, &certificate) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
 // isUnknown reports whether the request may have taken effect, apart from what isLater says of it.

@@ -102,9 +102,12 @@ func (g *target) account(c v1alpha1.Credential, password string) (*account, erro
 	}
 	var err error
 	if a.host, a.port, err = net.SplitHostPort(g.address); err != nil {
-		a.host, a.port = strings.Trim(g.address, "[]"), defaultPorts[a.engine]
+		a.host, a.port = g.address, defaultPorts[a.engine]
+		if bare, ok := strings.CutPrefix(a.host, "["); ok && strings.HasSuffix(bare, "]") {
+			a.host = strings.TrimSuffix(bare, "]")
+		}
 	}
-	if _, err := strconv.ParseUint(a.port, 10, 16); err != nil || a.host == "" {
+	if _, err := strconv.ParseUint(a.port, 10, 16); err != nil || a.host == "" || strings.ContainsAny(a.host, "[]/ ") {
 		return nil, usage("--address %q is neither HOST nor HOST:PORT", g.address)
 	}
 	a.address = net.JoinHostPort(a.host, a.port)

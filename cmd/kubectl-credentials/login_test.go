@@ -196,7 +196,9 @@ func TestAWrongPasswordARefusedConnectionAndTLSAreToldApart(t *testing.T) {
 	f(exitTime, "the engine refuses the password", "Postgres", p.Address(), "wrong-one", "--tls=require")
 	f(exitTime, "The password waits: the HelmRelease is suspended.\nIf somebody has minted", "Postgres", p.Address(), "wrong-one", "--tls=disable")
 	f(exitTime, "refuses connections", "Postgres", closed(t), made)
-	f(exitUsage, "neither HOST nor HOST:PORT", "Postgres", "h:port", made)
+	for _, address := range []string{"h:port", "[::1", "::1]", "[]", "tcp://h"} {
+		f(exitUsage, "neither HOST nor HOST:PORT", "Postgres", address, made)
+	}
 
 	f(exitOK, "lets app in", "MariaDB", m.Address(), made, "--tls=disable", "--database=none")
 	f(exitTime, "the engine refuses the password", "MariaDB", m.Address(), "wrong-one", "--tls=disable")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -110,11 +111,20 @@ func run(ctx context.Context, args []string, t terminal) int {
 		return exitOK
 	}
 	var f *failure
-	if !errors.As(err, &f) { // whatever no command of ours returned, cobra found in the command line
-		f = usage("%s", err)
+	if !errors.As(err, &f) {
+		f = ofCobra(err)
 	}
 	f.print(t.err)
 	return f.code
+}
+
+// ofCobra is the failure of what no command of ours returned: the command line is wrong, or the help or a shell's script
+// could not be written.
+func ofCobra(err error) *failure {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return other("", "writing on standard output: %w", err)
+	}
+	return usage("%s", err)
 }
 
 const rootHelp = `List the credentials of a namespace, give one a new password, take one away, and read who did so.
@@ -132,12 +142,12 @@ const exitCodes = `
 Exit codes:
   0  done
   1  any other error
-  2  the command line is wrong
+  2  the command line is wrong, or a question would have to be asked and there is no terminal
   3  refused (403)
-  4  no such credential (404)
+  4  no such credential (404), or the cluster does not serve them
   5  the account is not in the state that was asked for, or somebody changed it at the same moment (409)
   6  try again later (429, 503, timeouts, no connection)
-  7  waited in vain: the time is up`
+  7  wait: the time is up`
 
 func newRoot(t terminal) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
@@ -164,10 +174,23 @@ func newRoot(t terminal) *cobra.Command {
 	c := &connection{flags: flags, terminal: t}
 	root.PersistentFlags().IntVarP(&c.level, "v", "v", 0, "At 6 and above, tell of each request on standard error; no level tells what is in one.")
 	root.AddCommand(newList(c), newMint(c), newRevoke(c), newHistory(c), newWait(c), newVersion(t))
+	addCompletion(root, t)
 	for _, command := range append(root.Commands(), root) {
 		command.Long += exitCodes
 	}
 	return root
+}
+
+// addCompletion adds cobra's command, which prints help for a shell that it does not know, and reports success.
+func addCompletion(root *cobra.Command, t terminal) {
+	root.SetOut(t.out) // it keeps what it writes to
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() {
+			c.Example = "  kubectl-credentials completion bash > ~/.local/share/bash-completion/completions/kubectl-credentials"
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 }
 
 func unknownCommand(root *cobra.Command, given string) error {

@@ -8,6 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -390,6 +394,56 @@ func TestWithoutAConnectionTheExitCodeIsTryAgainLater(t *testing.T) {
 	assert.NotContains(t, r.err, "may have been changed")
 }
 
+func TestWhereNoConnectionCameAboutNothingWasAsked(t *testing.T) {
+	for _, reason := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, &net.DNSError{Name: "elsewhere", IsNotFound: true}} {
+		err := &url.Error{Op: "Post", URL: "https://elsewhere", Err: &net.OpError{Op: "dial", Net: "tcp", Err: reason}}
+		f := call{namespace: "tenant-acme", credential: "postgres-orders.app", subresource: "mint"}.failed(err)
+		assert.Equal(t, exitLater, f.code, reason)
+		assert.Contains(t, f.hint, "Nothing was asked", reason)
+	}
+}
+
+func TestWithoutAKubeconfigTheErrorSaysSo(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, args := range [][]string{{"list"}, {"mint", "x", "--to-file=x"}, {"history", "x"}, {"wait", "x", "--for=attributed"}} {
+		var out, errOut bytes.Buffer
+		code := run(t.Context(), args, terminal{in: strings.NewReader(""), out: &out, err: &errOut, now: time.Now})
+		assert.Equal(t, exitOther, code, args)
+		assert.Equal(t, "error: no kubeconfig names a cluster\nGive --kubeconfig, or set KUBECONFIG.\n", errOut.String(), args)
+	}
+}
+
+func TestWhatIsNoAPIServerIsToldFromOne(t *testing.T) {
+	s := newServer(t)
+	s.answers["GET "+collection] = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "what?", http.StatusBadRequest) }
+	untrusted := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(untrusted.Close)
+	untrusted.Config.ErrorLog = log.New(io.Discard, "", 0)
+	for _, address := range []string{s.URL, "https://" + s.Listener.Addr().String(), untrusted.URL} {
+		r := s.command(t, "list", "--server", address)
+		assert.Equal(t, exitOther, r.code, address)
+		assert.Contains(t, r.err, "not the API server of this kubeconfig", address)
+	}
+}
+
+func TestAShellsScriptIsCompleteOrAnError(t *testing.T) {
+	s := newServer(t)
+	r := s.command(t, "completion", "tcsh")
+	assert.Equal(t, exitUsage, r.code)
+	assert.Empty(t, r.out)
+	r = s.onTerminal(t, terminal{in: strings.NewReader(""), out: fullDisk{}}, "completion", "bash")
+	assert.Equal(t, exitOther, r.code)
+	assert.NotContains(t, r.err, "--help")
+}
+
+// A fullDisk takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
 func TestATimeoutOfTheClientIsAnUnknownOutcome(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+app+"/mint"] = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -410,6 +464,7 @@ func TestAWrongCommandLineIsAUsageErrorAndAsksTheServerNothing(t *testing.T) {
 	f(`there is no command "mnt"`, "mnt", "x")
 	f("Did you mean mint?", "mnt", "x")
 	f("one NAME", "mint")
+	f("is not the name of a credential: it may not contain '/'", "mint", "a/b")
 	f("one NAME", "history", "a", "b")
 	f("not the name of a credential", "mint", "a/b")
 	f("not the name of a credential", "mint", "")

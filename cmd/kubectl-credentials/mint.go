@@ -89,6 +89,8 @@ func (m *minting) check(cmd *cobra.Command, t terminal) error {
 		return usage("--if-origin is %q: it is one of %s", m.origin, strings.Join(origins, ", "))
 	case flags.Changed("to-file") && m.toFile == "":
 		return usage("--to-file is empty")
+	case m.toFile == "-":
+		return usage("--to-file - is not standard output, to which the password goes without the flag; a file of that name is ./-")
 	case t.nowhere && m.toFile == "" && m.dryRun != "server":
 		return usage("standard output is closed or %s, and the password would be lost: give --to-file, or revoke if nobody is to know it", os.DevNull)
 	case m.onScreen(t) && !t.interactive:

@@ -218,6 +218,7 @@ func TestFlagsOfAMintThatCannotStandTogetherAreToldBeforeAnythingIsAsked(t *test
 		assert.Contains(t, r.err, want)
 	}
 	f("no output format", "-o", "yaml")
+	f("./-", "--to-file=-")
 	f("needs --host", "-o", "uri")
 	f("needs --host", "-o", "netrc")
 	f("only", "--host", "h")
