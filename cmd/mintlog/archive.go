@@ -22,6 +22,7 @@ type archiveFlags struct {
 
 func (f *archiveFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.url, "victorialogs", os.Getenv("MINTLOG_VICTORIALOGS"), "URL of VictoriaLogs; default: $MINTLOG_VICTORIALOGS")
+	flags.Lookup("victorialogs").DefValue = "" // help would show it, with the password that may stand in it
 }
 
 func (f *archiveFlags) validate() error {

@@ -93,7 +93,7 @@ The accounts role sees within three minutes that a namespace was let in, and mak
 accounts and the projector's grants.`,
 		Example: `  mintlog enroll tenant-acme tenant-beta
   mintlog enroll tenant-acme --dry-run`,
-		Args: cobra.MinimumNArgs(1),
+		Args: someNamespaces,
 		RunE: func(c *cobra.Command, namespaces []string) error {
 			e, err := f.open()
 			if err != nil {
@@ -108,6 +108,13 @@ accounts and the projector's grants.`,
 	f.bind(c.Flags())
 	f.bindDryRun(c.Flags())
 	return c
+}
+
+func someNamespaces(_ *cobra.Command, namespaces []string) error {
+	if len(namespaces) == 0 {
+		return errors.New("name the namespaces")
+	}
+	return nil
 }
 
 func unenrollCommand() *cobra.Command {
@@ -126,7 +133,7 @@ upgrade. kube-apiserver lets a watch that is open go on for up to ten minutes: u
 the parts that run still see account Secrets that change; a restart ends it.`,
 		Example: `  mintlog unenroll tenant-acme --dry-run
   mintlog unenroll tenant-acme`,
-		Args: cobra.MinimumNArgs(1),
+		Args: someNamespaces,
 		RunE: func(c *cobra.Command, namespaces []string) error {
 			e, err := f.open()
 			if err != nil {

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"sync/atomic"
 	"text/tabwriter"
@@ -51,8 +49,8 @@ func gapsCommand() *cobra.Command {
 		Short: "List the parts of audit logs that are known to be missing",
 		Long: `gaps lists what ingest found missing of audit logs, found last first: from when until
 when, why, and whether a replay has closed it, and says which replay can close those
-that are open. An operation in an open gap that no event
-explains has the finding Gap beside Unattributed.
+that are open. An operation in an open gap that no event explains has the finding Gap
+beside Unattributed.
 
 It asks an external stream (--nats), or a stopped mintlog all's (--state). While mintlog
 all runs, the metric mintlog_gaps_open says how many are open, and VictoriaLogs has them:
@@ -92,8 +90,8 @@ _stream:{log_source="mintlog_gap"}.`,
 // listGaps reads them and creates nothing.
 func listGaps(ctx context.Context, where *streamFlags, p runtime) (list []gap.Gap, err error) {
 	if where.url == "" {
-		if _, err := os.Stat(where.streamDirectory()); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("--state %s: no stream is embedded there; give --nats if it is elsewhere", where.state)
+		if err := where.embeddedThere(); err != nil {
+			return nil, err
 		}
 	}
 	open := where.open

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/client-go/rest"
@@ -13,6 +14,9 @@ func administrator(kubeconfig, context, userAgent string) (*rest.Config, error) 
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no kubeconfig names a cluster: give --kubeconfig or set KUBECONFIG")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}

@@ -54,6 +54,13 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 	root.AddCommand(mintCommand(), accountsCommand(), ingestCommand(), projectCommand(), archiveCommand(), allCommand(), streamsCommand(), replayCommand(), gapsCommand(), whoCommand(),
 		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand(), doctorCommand())
 	takesConfiguration(root)
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() && !c.Runnable() {
+			// Cobra would print help for a word that is no command of it, and report success.
+			noArguments(c).RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 	return root
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -64,7 +66,10 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	f("--serving", "certificates", "--serving=mintlog-mint-tls")
 	f("--namespace", "enroll", "--namespace=", "tenant-acme")
 	f("--kubeconfig", "unenroll", "--kubeconfig=/no/such/file", "tenant-acme")
-	f("requires at least 1 arg", "enroll")
+	f("name the namespaces", "enroll")
+	f("name the namespaces", "unenroll")
+	f(`unknown command "chekc"`, "definitions", "chekc", "wiki.yaml")
+	f(`unknown command "tcsh"`, "completion", "tcsh")
 	f("unknown flag", "all", "--auditlog=x")
 	f("unknown command", "al")
 	f("--audit-log", "all", "--metrics-address=", "--state="+t.TempDir())
@@ -77,6 +82,35 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	} {
 		f(flag, append([]string{"all", "--metrics-address=", "--audit-log=x", "--state=" + t.TempDir()}, wrong...)...)
 	}
+}
+
+func TestNoKubeconfigIsToldWithWhatToGive(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/no/such/file")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	require.ErrorContains(t, run(t, "enrolled"), "give --kubeconfig or set KUBECONFIG")
+}
+
+func TestHelpShowsNoPasswordOfTheArchive(t *testing.T) {
+	t.Setenv("MINTLOG_VICTORIALOGS", "http://sre:hunter2@victoria-logs:9428")
+	for _, name := range []string{"who", "replay", "archive", "all", "doctor"} {
+		c := command()
+		var out bytes.Buffer
+		c.SetOut(&out)
+		c.SetArgs([]string{name, "--help"})
+		require.NoError(t, c.Execute())
+		assert.Contains(t, out.String(), "--victorialogs")
+		assert.NotContains(t, out.String(), "hunter2", name)
+	}
+}
+
+func TestAReplayMakesNoStreamWhereNobodySaidThatOneIsToBe(t *testing.T) {
+	directory := t.TempDir()
+	f := &replayFlags{logLevel: "error", since: moment{text: "1h", ago: time.Hour}, silence: time.Minute,
+		from: archiveFlags{url: "http://127.0.0.1:1"}, where: streamFlags{state: directory}}
+	require.ErrorContains(t, f.run(t.Context(), t.Output(), t.Output(), time.Now), "give --nats")
+	entries, err := os.ReadDir(directory)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
 }
 
 func TestEveryCommandAndFlagSaysWhatItIsFor(t *testing.T) {

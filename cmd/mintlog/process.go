@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -235,6 +237,14 @@ func (f *streamFlags) open(ctx context.Context, p runtime) (*stream.Stream, erro
 	}
 	*p.closers = append(*p.closers, s.Close)
 	return s, nil
+}
+
+// embeddedThere is an error if the state directory has no stream.
+func (f *streamFlags) embeddedThere() error {
+	if _, err := os.Stat(f.streamDirectory()); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--state %s: no stream is embedded there; give --nats if it is elsewhere", f.state)
+	}
+	return nil
 }
 
 // noArguments is a command that takes flags alone.

@@ -23,6 +23,7 @@ import (
 type replayFlags struct {
 	logLevel      string
 	where         streamFlags
+	mayMake       bool // an embedded stream: where one is to be was said
 	from          archiveFlags
 	since, until  moment
 	nothingBefore bool
@@ -46,12 +47,13 @@ history.
 It closes each gap within its range in which another pipeline's events show that the
 log was written down there, from just before the gap until just after it, and never
 silent for longer than --silence. What mintlog itself archived proves nothing of what
-its ingest has missed. A gap before which nothing was ever read has no beginning: say with
---nothing-before that nothing is missing before --since, because that log or your need
-to know of it begins there, and it is closed if the range covers it from there on. Where several clusters write one archive, say with --cluster
-which is this one; where several kube-apiservers of it do, nobody can tell from the
-archive on whose machine that pipeline was up. Of each open gap it says what became of
-it, and why. No gap is closed where rows that look like events of ours cannot be read.
+its ingest has missed. A gap before which nothing was ever read has no beginning: say
+with --nothing-before that nothing is missing before --since, because that log or your
+need to know of it begins there, and it is closed if the range covers it from there on.
+Where several clusters write one archive, say with --cluster which is this one; where
+several kube-apiservers of it do, nobody can tell from the archive on whose machine that
+pipeline was up. Of each open gap it says what became of it, and why. No gap is closed
+where rows that look like events of ours cannot be read.
 
 While the stream is full it waits for it to be read; with an embedded stream (--state),
 mintlog all must be stopped meanwhile, and nobody reads it: it then ends, and says how
@@ -60,6 +62,7 @@ to continue. Exit status 1: not everything in the range was replayed.`,
   mintlog replay --state /var/lib/mintlog --since 2026-03-01T10:00:00Z --until 2026-03-01T14:00:00Z
   mintlog replay --nats nats://nats:4222 --of-namespace tenant-acme`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			f.mayMake = c.Flags().Changed("state")
 			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), time.Now)
 		},
 	}
@@ -103,6 +106,11 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer, now func
 	archived, err := f.from.open()
 	if err != nil {
 		return err
+	}
+	if f.where.url == "" && !f.mayMake {
+		if err := f.where.embeddedThere(); err != nil {
+			return err // who forgot --nats would have filled a stream that nobody reads
+		}
 	}
 	closers := []func() error{}
 	s, err := f.where.open(ctx, runtime{log: log, registry: prometheus.NewRegistry(), closers: &closers})
