@@ -204,7 +204,7 @@ func TestAChunkComesAgainUntilTheStreamIsBackAndItsEventsAreTheSame(t *testing.T
 	server := natsserver.Start(t)
 	s := openStream(t, server.URL())
 	h := startHost(t)
-	require.Equal(t, done, h.init(0, "address="+server.URL(), "timeout=2s"))
+	require.Equal(t, done, h.init(0, "address="+server.URL(), "timeout=15s"))
 	require.Equal(t, done, h.flush(0, records(t, 0, 10)))
 	server.Kill()
 	began := time.Now()
