@@ -3,14 +3,12 @@ package stream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -169,106 +167,6 @@ func TestFetchReturnsNoMoreThanAConsumerShouldHoldAndTheRestComesAgain(t *testin
 		}
 		return len(seen) == len(list)
 	}, time.Minute, time.Millisecond)
-}
-
-func TestAnEventPublishedTwiceIsAcknowledgedAndStoredOnce(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
-	require.NoError(t, s.Publish(t.Context(), mints(0, 2)))
-	assert.Len(t, drain(t, s, ProjectorEvents), 2)
-}
-
-func TestTwoEventsOfOneAuditIDAreBothStored(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	second := mintEvent(1, 201)
-	second.User.Username = "ivan"
-	require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(1, 201), second}))
-	assert.Len(t, drain(t, s, ProjectorEvents), 2)
-}
-
-func TestAFullStreamRefusesWithErrFullKeepsWhatItHasAndTakesMoreOnceThereIsRoom(t *testing.T) {
-	t.Parallel()
-	o := testOptions(t)
-	o.MaxBytes = 20_000
-	s := open(t, o)
-	all := mints(0, 200)
-	require.ErrorIs(t, s.Publish(t.Context(), all), ErrFull)
-	assert.Positive(t, testutil.ToFloat64(s.metrics.full))
-	kept := drain(t, s, ProjectorEvents)
-	require.NotEmpty(t, kept)
-	assert.Equal(t, identities(all[:len(kept)]), identities(kept))
-
-	seen := identities(kept)
-	for range 50 {
-		drain(t, s, ArchiverEvents)
-		require.Eventually(t, func() bool { return stored(t, s, events) == 0 }, time.Minute, time.Millisecond) // no room comes meanwhile
-		err := s.Publish(t.Context(), all[len(seen):])
-		seen = append(seen, identities(drain(t, s, ProjectorEvents))...)
-		if err == nil {
-			break
-		}
-		require.ErrorIs(t, err, ErrFull)
-	}
-	assert.Equal(t, identities(all), seen)
-}
-
-func TestRefusedAttemptsPushOutTheOldestOfTheirKindAndNoEvent(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	c := s.streamConfigs()[2]
-	c.MaxBytes = 20_000
-	_, err := s.js.UpdateStream(t.Context(), c)
-	require.NoError(t, err)
-	require.NoError(t, s.Publish(t.Context(), mints(0, 3)))
-	for i := range 100 {
-		require.NoError(t, s.Publish(t.Context(), []event.Event{mintEvent(i, 403)}))
-	}
-	left := drain(t, s, ArchiverAttempts)
-	assert.Less(t, len(left), 100)
-	assert.Equal(t, identity(mintEvent(99, 403)), left[len(left)-1].Identity())
-	assert.Len(t, drain(t, s, ProjectorEvents), 3)
-}
-
-func TestABurstOfRefusedAttemptsDelaysNoEvent(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	var list []event.Event
-	for i := range 2000 {
-		list = append(list, mintEvent(i, 403))
-	}
-	require.NoError(t, s.Publish(t.Context(), append(list, mintEvent(2000, 201), intent(2001))))
-	storedAt := func(k kind, sequence uint64) time.Time {
-		stream, err := s.js.Stream(t.Context(), streamNames[k])
-		require.NoError(t, err)
-		m, err := stream.GetMsg(t.Context(), sequence)
-		require.NoError(t, err)
-		return m.Time
-	}
-	half := storedAt(attempts, 1000)
-	assert.True(t, storedAt(events, 1).Before(half))
-	assert.True(t, storedAt(intents, 1).Before(half))
-}
-
-func TestAnEventOverTheServersLimitIsNamedAndTheRestCanBePublishedWithoutIt(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	list := mints(0, 3)
-	list[1].UserAgent = strings.Repeat("\x01", maxPayload/6) // each byte takes six in JSON
-	err := s.Publish(t.Context(), list)
-	var tooLarge *TooLargeError
-	require.ErrorAs(t, err, &tooLarge)
-	assert.ErrorIs(t, err, ErrTooLarge)
-	assert.Equal(t, 1, tooLarge.Index)
-	assert.Equal(t, list[1].Identity(), tooLarge.Identity)
-
-	require.NoError(t, s.Publish(t.Context(), []event.Event{list[0], list[2]}))
-	assert.Equal(t, 2, stored(t, s, events))
-
-	list[1].UserAgent = strings.Repeat("a", maxPayload-4096)
-	assert.NoError(t, s.Publish(t.Context(), list))
-	assert.Equal(t, 3, stored(t, s, events))
 }
 
 func TestMessagesCanBeNeitherDeletedNorPurged(t *testing.T) {
@@ -515,165 +413,6 @@ func TestAConsumerThatHandsOutNothingThoughMessagesWaitIsReportedAndReset(t *tes
 	receive(t, got)
 }
 
-func TestAFailedPublishIsRepeatedUnderAnotherMessageIDUntilItSucceeds(t *testing.T) {
-	t.Parallel()
-	var r repeats
-	assert.Equal(t, "id", r.messageID("id"))
-	r.failed("id", epoch)
-	r.failed("id", epoch)
-	assert.Equal(t, "id.2", r.messageID("id"))
-	assert.Equal(t, "other", r.messageID("other"))
-	r.settled("id")
-	assert.Equal(t, "id", r.messageID("id"))
-}
-
-func TestFailedPublishesRememberedAreBounded(t *testing.T) {
-	t.Parallel()
-	var r repeats
-	for i := range maxRepeats + 10 {
-		r.failed(fmt.Sprint(i), epoch)
-	}
-	assert.Len(t, r.failures, maxRepeats)
-	r.failed("late", epoch.Add(duplicateWindow+time.Second))
-	assert.Equal(t, "late.1", r.messageID("late"))
-	assert.Len(t, r.failures, 1)
-}
-
-func TestPublishAfterTheDeadlineIsAnErrorAndCanBeRepeated(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, s.Publish(ctx, mints(0, 1)), context.Canceled)
-	require.NoError(t, s.Publish(t.Context(), mints(0, 1)))
-	assert.NotEmpty(t, drain(t, s, ProjectorEvents))
-}
-
-func TestEvidenceIsWrittenOnlyAtTheExpectedRevision(t *testing.T) {
-	t.Parallel()
-	evidence := open(t, testOptions(t)).Evidence()
-	_, _, err := evidence.Get(t.Context(), "0f")
-	require.ErrorIs(t, err, ErrNotFound)
-	first, err := evidence.Put(t.Context(), "0f", []byte("one"), 0)
-	require.NoError(t, err)
-	_, err = evidence.Put(t.Context(), "0f", []byte("other"), 0)
-	require.ErrorIs(t, err, ErrConflict)
-	second, err := evidence.Put(t.Context(), "0f", []byte("two"), first)
-	require.NoError(t, err)
-	_, err = evidence.Put(t.Context(), "0f", []byte("three"), first)
-	require.ErrorIs(t, err, ErrConflict)
-	value, revision, err := evidence.Get(t.Context(), "0f")
-	require.NoError(t, err)
-	assert.Equal(t, "two", string(value))
-	assert.Equal(t, second, revision)
-}
-
-func TestEvidenceGoesWhenItWasNotWrittenForItsAge(t *testing.T) {
-	t.Parallel()
-	o := testOptions(t)
-	o.EvidenceAge = time.Second
-	evidence := open(t, o).Evidence()
-	last, err := evidence.Put(t.Context(), "0f", []byte("one"), 0)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		_, _, err := evidence.Get(t.Context(), "0f")
-		return errors.Is(err, ErrNotFound)
-	}, time.Minute, 50*time.Millisecond)
-	_, err = evidence.Put(t.Context(), "0f", []byte("two"), last)
-	require.ErrorIs(t, err, ErrConflict, "it is gone")
-	_, err = evidence.Put(t.Context(), "0f", []byte("two"), 0)
-	assert.NoError(t, err)
-}
-
-func TestABucketWithoutRoomSaysThatItIsFullAndKeepsWhatItHas(t *testing.T) {
-	t.Parallel()
-	o := testOptions(t)
-	o.EvidenceBytes = 20_000
-	evidence := open(t, o).Evidence()
-	value := []byte(strings.Repeat("v", 1000))
-	revision, err := evidence.Put(t.Context(), "00", value, 0)
-	require.NoError(t, err)
-	for i := 1; err == nil && i < 100; i++ {
-		_, err = evidence.Put(t.Context(), fmt.Sprintf("%02x", i), value, 0)
-	}
-	require.ErrorIs(t, err, ErrFull)
-	_, err = evidence.Put(t.Context(), "00", []byte(strings.Repeat("v", 10_000)), revision)
-	require.ErrorIs(t, err, ErrFull)
-	kept, _, err := evidence.Get(t.Context(), "00")
-	require.NoError(t, err)
-	assert.Equal(t, value, kept)
-}
-
-func TestABucketOfAnEarlierVersionIsBroughtToThisConfigurationAndKeepsWhatItHas(t *testing.T) {
-	t.Parallel()
-	o := testOptions(t)
-	first, err := Open(t.Context(), o)
-	require.NoError(t, err)
-	require.NoError(t, first.js.DeleteKeyValue(t.Context(), evidenceBucket))
-	earlier, err := first.js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
-		Bucket: evidenceBucket, Storage: jetstream.FileStorage, History: 1, MaxBytes: 1 << 30, Replicas: 1,
-	})
-	require.NoError(t, err)
-	_, err = earlier.Put(t.Context(), "0f", []byte("one"))
-	require.NoError(t, err)
-	require.NoError(t, first.Close())
-
-	o = reopened(o)
-	o.EvidenceAge = time.Hour
-	s := open(t, o)
-	stream, err := s.js.Stream(t.Context(), evidenceStream)
-	require.NoError(t, err)
-	is := stream.CachedInfo().Config
-	assert.Equal(t, time.Hour, is.MaxAge)
-	assert.Equal(t, int64(DefaultEvidenceBytes), is.MaxBytes)
-	assert.False(t, is.AllowDirect, "a replica that lags behind would answer")
-	value, _, err := s.Evidence().Get(t.Context(), "0f")
-	require.NoError(t, err)
-	assert.Equal(t, "one", string(value))
-}
-
-func TestEvidenceIsReadAndWrittenByOneRequestEachAndOfTheBucketsLeader(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	revision, err := s.Evidence().Put(t.Context(), "0f", []byte("one"), 0)
-	require.NoError(t, err)
-	requests, err := s.conn.SubscribeSync("$JS.API.>")
-	require.NoError(t, err)
-	for range 10 {
-		_, _, err = s.Evidence().Get(t.Context(), "0f")
-		require.NoError(t, err)
-		revision, err = s.Evidence().Put(t.Context(), "0f", []byte("two"), revision)
-		require.NoError(t, err)
-	}
-	asked := map[string]int{}
-	for {
-		m, err := requests.NextMsg(200 * time.Millisecond)
-		if errors.Is(err, nats.ErrTimeout) {
-			break
-		}
-		require.NoError(t, err)
-		asked[m.Subject]++
-	}
-	assert.Equal(t, 10, asked["$JS.API.STREAM.MSG.GET."+evidenceStream], "any replica answers what is asked under another name")
-	assert.Less(t, asked["$JS.API.STREAM.INFO."+evidenceStream], 5, "the watch may look it up")
-}
-
-func TestABucketThatIsLostIsMadeAgainByWhoeverNeedsIt(t *testing.T) {
-	t.Parallel()
-	s := open(t, testOptions(t))
-	revision, err := s.Evidence().Put(t.Context(), "0f", []byte("one"), 0)
-	require.NoError(t, err)
-	require.NoError(t, s.js.DeleteKeyValue(t.Context(), evidenceBucket))
-	_, _, err = s.Evidence().Get(t.Context(), "0f")
-	require.ErrorIs(t, err, ErrNotFound)
-	require.NoError(t, s.js.DeleteKeyValue(t.Context(), evidenceBucket))
-	_, err = s.Evidence().Put(t.Context(), "0f", []byte("two"), revision)
-	require.ErrorIs(t, err, ErrConflict)
-	_, err = s.Evidence().Put(t.Context(), "0f", []byte("two"), 0)
-	require.NoError(t, err)
-	assert.Equal(t, 2.0, testutil.ToFloat64(s.metrics.recreated.WithLabelValues(evidenceStream)))
-}
-
 func TestHowFullTheStreamsAreThatDiscardNothingIsMeasured(t *testing.T) {
 	t.Parallel()
 	o := testOptions(t)
@@ -728,16 +467,6 @@ func TestTheLagOfAConsumerIsTheAgeOfTheOldestMessageItHasNotAcknowledged(t *test
 	require.NoError(t, s.check(t.Context(), ArchiverEvents, map[Consumer]progress{}))
 	assert.Less(t, testutil.ToFloat64(s.metrics.lag.WithLabelValues(string(ArchiverEvents))), time.Since(messages[1].Stored).Seconds(),
 		"what has gone from the stream is not counted")
-}
-
-func TestBothWrongLastSequenceCodesMeanConflict(t *testing.T) {
-	t.Parallel()
-	for _, code := range []jetstream.ErrorCode{10071, 10164} {
-		assert.ErrorIs(t, typed(fmt.Errorf("nats: %w", &jetstream.APIError{ErrorCode: code})), ErrConflict)
-	}
-	other := errors.New("other")
-	assert.NotErrorIs(t, typed(other), ErrConflict)
-	assert.ErrorIs(t, typed(other), other)
 }
 
 func TestAConnectionThatDropsIsMadeAgainAndConsumptionResumes(t *testing.T) {
