@@ -55,7 +55,7 @@ func (b *bencher) applications(ctx context.Context) (_ []figure, err error) {
 		return nil, err
 	}
 	h.sandbox, err = sandbox.Start(ctx, sandbox.Options{
-		Apiservers: 1, AuditPolicy: applicationsPolicy, AuditLogMaxMegabytes: 4000, Log: os.Stderr,
+		Apiservers: 1, AuditPolicy: applicationsPolicy, AuditLogMaxMegabytes: 4000, Log: os.Stderr, Synced: true,
 	})
 	if err != nil {
 		return nil, err

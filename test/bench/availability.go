@@ -28,7 +28,7 @@ const (
 // availability runs two of each part around a JetStream cluster of three, restarts all of them under mints, and takes the
 // stream's leader away.
 func (b *bencher) availability(ctx context.Context) (figures []figure, err error) {
-	s, err := sandbox.Start(ctx, ha.SandboxOptions(sandbox.Options{Log: os.Stderr}))
+	s, err := sandbox.Start(ctx, ha.SandboxOptions(sandbox.Options{Log: os.Stderr, Synced: true}))
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func untilAttributed(ctx context.Context, house *ha.House, credential string, en
 
 // idle measures "mintlog all" with a thousand accounts while nothing happens.
 func (b *bencher) idle(ctx context.Context) (figures []figure, err error) {
-	s, err := sandbox.Start(ctx, sandbox.Options{Log: os.Stderr})
+	s, err := sandbox.Start(ctx, sandbox.Options{Log: os.Stderr, Synced: true})
 	if err != nil {
 		return nil, err
 	}

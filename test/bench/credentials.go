@@ -49,7 +49,7 @@ func (b *bencher) prepare(ctx context.Context) error {
 		return errors.New("the sandbox could not be prepared before")
 	}
 	var err error
-	if b.sandbox, err = sandbox.Start(ctx, sandbox.Options{Log: os.Stderr}); err != nil {
+	if b.sandbox, err = sandbox.Start(ctx, sandbox.Options{Log: os.Stderr, Synced: true}); err != nil {
 		return err
 	}
 	if _, err := b.sandbox.RunAll(ctx); err != nil {

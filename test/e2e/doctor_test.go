@@ -130,10 +130,9 @@ type clinic struct {
 }
 
 func openClinic(t *testing.T) *clinic {
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
+	s := sandbox.Open(t, sandbox.Options{Apiservers: 1})
 	c := &clinic{Sandbox: s, t: t}
+	var err error
 	c.nats, err = s.StartNATS(ctx(t))
 	require.NoError(t, err)
 	certificate, key := s.MintCertificate()

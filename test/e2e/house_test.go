@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,13 +53,13 @@ func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if shared, err = open(ctx, sandbox.Options{Log: os.Stderr}); err != nil {
+	if shared, err = open(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "the end-to-end tests need their servers:", err)
 		os.Exit(1)
 	}
 	code := m.Run()
 	if code != 0 {
-		shared.keepLogs()
+		fmt.Fprintln(os.Stderr, "the servers' logs are kept in", shared.KeepLogs())
 	}
 	if err := shared.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the sandbox:", err)
@@ -69,48 +68,41 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open starts a sandbox and mintlog in it, and lays the kind Postgres and the application orders.
-func open(ctx context.Context, options sandbox.Options) (*house, error) {
-	s, err := sandbox.Start(ctx, options)
+// open starts the shared sandbox and mintlog in it, and lays the kind Postgres and the application orders.
+func open(ctx context.Context) (*house, error) {
+	s, err := sandbox.Start(ctx, sandbox.Options{Log: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
 	h := &house{Sandbox: s}
-	if err := h.settle(ctx); err != nil {
-		h.keepLogs()
-		return nil, errors.Join(err, s.Stop())
+	err = h.settle(ctx)
+	if err == nil {
+		_, err = h.LayRelease(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, fmt.Errorf("the servers' logs are kept in %s", s.KeepLogs()), s.Stop())
 	}
 	return h, nil
 }
 
-func (h *house) settle(ctx context.Context) error {
+// openHouse starts a test's own sandbox and mintlog in it, with more arguments if there are any, and lays the kind
+// Postgres.
+func openHouse(t *testing.T, options sandbox.Options, arguments ...string) *house {
+	t.Helper()
+	h := &house{Sandbox: sandbox.Open(t, options)}
+	require.NoError(t, h.settle(t.Context(), arguments...))
+	return h
+}
+
+func (h *house) settle(ctx context.Context, arguments ...string) error {
 	var err error
-	if h.mintlog, err = h.RunAll(ctx); err != nil {
+	if h.mintlog, err = h.RunAll(ctx, arguments...); err != nil {
 		return err
 	}
 	if err := h.LayDefinition(ctx); err != nil {
 		return err
 	}
-	if err := h.AwaitFirstSight(ctx, "Postgres"); err != nil {
-		return err
-	}
-	_, err = h.LayRelease(ctx)
-	return err
-}
-
-// keepLogs copies what our own processes said to where a failed run can be looked at.
-func (h *house) keepLogs() {
-	directory, err := os.MkdirTemp("", "mintlog-e2e-logs-")
-	if err != nil {
-		return
-	}
-	for _, file := range h.LogFiles() {
-		if content, err := os.ReadFile(file); err == nil {
-			name := strings.ReplaceAll(strings.TrimPrefix(file, h.Directory()), string(filepath.Separator), "-")
-			_ = os.WriteFile(filepath.Join(directory, name), content, 0o600)
-		}
-	}
-	fmt.Fprintln(os.Stderr, "the servers' logs are kept in", directory)
+	return h.AwaitFirstSight(ctx, "Postgres")
 }
 
 // ctx ends with the test, or after five minutes.

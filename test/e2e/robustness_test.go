@@ -131,16 +131,9 @@ type splitHouse struct {
 
 func openSplit(t *testing.T, options sandbox.Options) *splitHouse {
 	t.Helper()
-	options.Directory = t.TempDir()
-	s, err := sandbox.Start(t.Context(), options)
-	require.NoError(t, err)
+	s := sandbox.Open(t, options)
 	h := &splitHouse{house: &house{Sandbox: s}, parts: map[string]*process.Process{}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			h.keepLogs()
-		}
-		assert.NoError(t, s.Stop())
-	})
+	var err error
 	h.nats, err = s.StartNATS(t.Context())
 	require.NoError(t, err)
 	certificate, key := s.MintCertificate()
@@ -384,14 +377,7 @@ rules:
 
 func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
 	t.Parallel()
-	s, err := sandbox.Start(t.Context(), sandbox.Options{AuditPolicy: requestResponse, Verbosity: 8})
-	require.NoError(t, err)
-	h := &house{Sandbox: s}
-	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
-	h.mintlog, err = s.RunAll(t.Context(), "--log-level=debug", "--kubernetes-verbosity=7")
-	require.NoError(t, err)
-	require.NoError(t, h.LayDefinition(t.Context()))
-	require.NoError(t, h.AwaitFirstSight(t.Context(), "Postgres"))
+	h := openHouse(t, sandbox.Options{AuditPolicy: requestResponse, Verbosity: 8}, "--log-level=debug", "--kubernetes-verbosity=7")
 	credential := h.application(t, "secret", "app") + ".app"
 
 	var passwords []string
@@ -413,12 +399,12 @@ func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
 	})
 	// The search finds what is there: a stored form in etcd's files, an audit id in the stream's.
 	book := h.ledger(t, credential)
-	assert.NotEmpty(t, filesWith(t, filepath.Join(s.Directory(), "etcd"), string(h.secret(t, credential).Data["password"])))
-	assert.NotEmpty(t, filesWith(t, s.StateDirectory(), book.Newest().AuditID))
+	assert.NotEmpty(t, filesWith(t, filepath.Join(h.Directory(), "etcd"), string(h.secret(t, credential).Data["password"])))
+	assert.NotEmpty(t, filesWith(t, h.StateDirectory(), book.Newest().AuditID))
 	for _, password := range passwords {
-		assert.Empty(t, filesWith(t, s.Directory(), password))
+		assert.Empty(t, filesWith(t, h.Directory(), password))
 		assert.Zero(t, archived(t, h, password))
-		metrics, err := http.Get("http://" + s.MetricsAddress() + "/metrics")
+		metrics, err := http.Get("http://" + h.MetricsAddress() + "/metrics")
 		require.NoError(t, err)
 		assert.Zero(t, occurrences(t, metrics, password))
 	}

@@ -57,21 +57,9 @@ func received(t *testing.T) (arguments []string, kubeconfig string) {
 func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive(t *testing.T) {
 	t.Parallel()
 	webhook, kubeconfig := received(t)
-	s, err := sandbox.Start(t.Context(), sandbox.Options{ExtraAPIServerFlags: []string{
+	h := openHouse(t, sandbox.Options{ExtraAPIServerFlags: []string{
 		"--audit-webhook-config-file=" + kubeconfig, "--audit-webhook-batch-max-wait=100ms",
-	}})
-	require.NoError(t, err)
-	h := &house{Sandbox: s}
-	t.Cleanup(func() {
-		if t.Failed() {
-			h.keepLogs()
-		}
-		assert.NoError(t, s.Stop())
-	})
-	h.mintlog, err = h.RunAll(t.Context(), webhook...)
-	require.NoError(t, err)
-	require.NoError(t, h.LayDefinition(t.Context()))
-	require.NoError(t, h.AwaitFirstSight(t.Context(), "Postgres"))
+	}}, webhook...)
 	credential := h.application(t, "sources", "app") + ".app"
 	var ids []string
 	mint := func(apiserver int) {

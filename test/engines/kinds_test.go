@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,10 +47,8 @@ var defined = map[string]struct {
 
 func open(t *testing.T) *house {
 	t.Helper()
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1, Log: os.Stderr})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
-	_, err = s.RunAll(t.Context())
+	s := sandbox.Open(t, sandbox.Options{Apiservers: 1, Log: os.Stderr})
+	_, err := s.RunAll(t.Context())
 	require.NoError(t, err)
 	client, err := dynamic.NewForConfig(s.RESTConfig(sandbox.ClusterAdmin, 0))
 	require.NoError(t, err)

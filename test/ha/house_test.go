@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,32 +32,10 @@ func TestMain(m *testing.M) {
 
 func openHouse(t *testing.T) *House {
 	t.Helper()
-	s, err := sandbox.Start(t.Context(), SandboxOptions(sandbox.Options{}))
+	h, err := Open(t.Context(), sandbox.Open(t, SandboxOptions(sandbox.Options{})))
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
-	h, err := Open(t.Context(), s)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			keepLogs(h)
-		}
-		assert.NoError(t, h.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, h.Close()) })
 	return h
-}
-
-// keepLogs copies what mintlog's processes said to where a failed run can be looked at.
-func keepLogs(h *House) {
-	directory, err := os.MkdirTemp("", "mintlog-ha-logs-")
-	if err != nil {
-		return
-	}
-	for _, file := range h.LogFiles() {
-		if content, err := os.ReadFile(file); err == nil && !strings.HasSuffix(file, "audit.log") {
-			_ = os.WriteFile(filepath.Join(directory, filepath.Base(file)), content, 0o600)
-		}
-	}
-	fmt.Fprintln(os.Stderr, "the servers' logs are kept in", directory)
 }
 
 func TestMintlogWithTwoOfEachPartOnAClusterOfThree(t *testing.T) {

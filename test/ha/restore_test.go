@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	etcd "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -89,9 +88,7 @@ type restoredHouse struct {
 
 func openRestored(t *testing.T) *restoredHouse {
 	t.Helper()
-	s, err := sandbox.Start(t.Context(), sandbox.Options{Apiservers: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, s.Stop()) })
+	s := sandbox.Open(t, sandbox.Options{Apiservers: 1})
 	all, err := s.RunAll(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, s.LayDefinition(t.Context()))

@@ -32,14 +32,18 @@ func (s *Sandbox) startEtcd(ctx context.Context) error {
 		"--initial-advertise-peer-urls=http://" + peer,
 		"--initial-cluster=sandbox=http://" + peer,
 	}
+	arguments := append(s.EtcdMember(),
+		"--listen-client-urls="+s.EtcdURL(),
+		"--advertise-client-urls="+s.EtcdURL(),
+		"--listen-peer-urls=http://"+peer,
+		"--log-level=warn",
+	)
+	if !s.options.Synced {
+		arguments = append(arguments, "--unsafe-no-fsync")
+	}
 	_, err = s.start(ctx, "etcd", process.Options{
-		Arguments: append(s.EtcdMember(),
-			"--listen-client-urls="+s.EtcdURL(),
-			"--advertise-client-urls="+s.EtcdURL(),
-			"--listen-peer-urls=http://"+peer,
-			"--log-level=warn",
-		),
-		Ready: process.Answers(http.DefaultClient, s.EtcdURL()+"/health"),
+		Arguments: arguments,
+		Ready:     process.Answers(http.DefaultClient, s.EtcdURL()+"/health"),
 	})
 	return err
 }

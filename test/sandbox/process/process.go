@@ -26,7 +26,7 @@ type Options struct {
 	Directory   string   // to run in; empty: this process's own
 	LogFile     string   // gets standard output and error, appended
 
-	// Ready says by nil that the server serves. It is asked until then, ReadyWithin at most (three minutes if zero). If Ready is
+	// Ready says by nil that the server serves. It is asked until then, ReadyWithin at most (five minutes if zero). If Ready is
 	// nil, a started process is a ready one.
 	Ready       func(ctx context.Context) error
 	ReadyWithin time.Duration
@@ -52,7 +52,7 @@ type Process struct {
 // of its log; nothing is left running then.
 func Start(ctx context.Context, options Options) (*Process, error) {
 	if options.ReadyWithin == 0 {
-		options.ReadyWithin = 3 * time.Minute
+		options.ReadyWithin = 5 * time.Minute
 	}
 	if options.StopSignal == 0 {
 		options.StopSignal = syscall.SIGTERM

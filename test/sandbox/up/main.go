@@ -78,7 +78,7 @@ func (h home) start(ctx context.Context) error {
 	done := follow(shown, log)
 	_, err = process.Start(ctx, process.Options{
 		Name: "the sandbox", Path: self, Arguments: []string{"--supervise"}, LogFile: log, Detached: true,
-		ReadyWithin: 5 * time.Minute,
+		ReadyWithin: 15 * time.Minute,
 		Ready: func(context.Context) error {
 			_, err := os.Stat(h.file("env"))
 			return err
