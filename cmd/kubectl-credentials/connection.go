@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/json"
 
 	"github.com/mintlog/mintlog/cmd/printable"
@@ -66,23 +67,37 @@ func (c *connection) open() (*client, error) {
 const nowhere = "http://localhost:8080"
 
 func (c *connection) configuration() (*rest.Config, string, error) {
+	if _, err := clientcmd.ParseTimeout(*c.flags.Timeout); err != nil {
+		return nil, "", usage("--request-timeout is %q: it is a number of seconds, or one with its unit such as 1s, 2m, 3h", *c.flags.Timeout)
+	}
 	loader := c.flags.ToRawKubeConfigLoader()
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, "", unreadable(err)
+	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, "", other("", "reading the kubeconfig: %w", err)
+		return nil, "", unreadable(err)
+	}
+	if problems := rest.IsValidPathSegmentName(namespace); len(problems) > 0 {
+		return nil, "", usage("%q is not the name of a namespace: it %s", namespace, strings.Join(problems, ", "))
 	}
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
-		return nil, "", other("", "reading the kubeconfig: %w", err)
-	}
-	raw, err := loader.RawConfig()
-	if err != nil {
-		return nil, "", other("", "reading the kubeconfig: %w", err)
+		return nil, "", unreadable(err)
 	}
 	if len(raw.Clusters) == 0 && *c.flags.APIServer == "" && config.Host == nowhere {
 		return nil, "", other("Give --kubeconfig, or set KUBECONFIG.", "no kubeconfig names a cluster")
 	}
 	return config, namespace, nil
+}
+
+func unreadable(kubeconfig error) *failure {
+	hint := ""
+	if clientcmd.IsContextNotFound(kubeconfig) {
+		hint = "See kubectl config get-contexts."
+	}
+	return other(hint, "reading the kubeconfig: %w", kubeconfig)
 }
 
 // statusCodec decodes the errors of API servers, which is all that is decoded by the client library.

@@ -414,6 +414,12 @@ func TestWithoutAKubeconfigTheErrorSaysSo(t *testing.T) {
 	}
 }
 
+func TestAContextThatIsNotThereIsToldWithWhereToLook(t *testing.T) {
+	r := newServer(t).command(t, "list", "--context=nowhere")
+	assert.Equal(t, exitOther, r.code)
+	assert.Contains(t, r.err, "nowhere\nSee kubectl config get-contexts.")
+}
+
 func TestWhatIsNoAPIServerIsToldFromOne(t *testing.T) {
 	s := newServer(t)
 	s.answers["GET "+collection] = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "what?", http.StatusBadRequest) }
@@ -465,6 +471,8 @@ func TestAWrongCommandLineIsAUsageErrorAndAsksTheServerNothing(t *testing.T) {
 	f("Did you mean mint?", "mnt", "x")
 	f("one NAME", "mint")
 	f("is not the name of a credential: it may not contain '/'", "mint", "a/b")
+	f("is not the name of a namespace: it may not contain '/'", "list", "-n", "a/b")
+	f("--request-timeout", "list", "--request-timeout=soon")
 	f("one NAME", "history", "a", "b")
 	f("not the name of a credential", "mint", "a/b")
 	f("not the name of a credential", "mint", "")
