@@ -134,8 +134,9 @@ type Stream struct {
 	heights  heights
 	paces    paces
 
-	created bool       // guarded by lookup: streams, consumers and buckets have stood once
-	lookup  sync.Mutex // one ensure at a time
+	created bool            // guarded by lookup: streams, consumers and buckets have stood once
+	missing map[string]bool // guarded by lookup: of these, what was found to be gone and has not been counted
+	lookup  sync.Mutex      // one ensure at a time
 
 	evidence, gaps bucket
 
@@ -165,7 +166,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register the stream's metrics: %w", err)
 	}
-	s := &Stream{options: o, log: o.Log, metrics: m}
+	s := &Stream{options: o, log: o.Log, metrics: m, missing: map[string]bool{}}
 	s.evidence.stream, s.evidence.name = s, evidenceBucket
 	s.gaps.stream, s.gaps.name = s, gapsBucket
 	if err := s.open(ctx); err != nil {
@@ -372,32 +373,37 @@ func (s *Stream) streamConfigs() []jetstream.StreamConfig {
 func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) (isShut bool, err error) {
 	known, err := s.js.Stream(ctx, c.Name)
 	switch {
-	case err == nil && slices.Equal(known.CachedInfo().Config.Subjects, shut(c).Subjects):
-		return true, nil // by a process that did not come to opening it
-	case err == nil && s.created:
-		return false, nil
-	case err == nil:
-		if _, err := s.js.UpdateStream(ctx, c); err != nil {
-			return false, fmt.Errorf("update stream %s: %w", c.Name, err)
-		}
-		return false, nil
-	case !errors.Is(err, jetstream.ErrStreamNotFound):
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		isShut, err = s.createStream(ctx, c)
+	case err != nil:
 		return false, fmt.Errorf("look up stream %s: %w", c.Name, err)
-	}
-	isShut = c.Retention == jetstream.InterestPolicy
-	first := c
-	if isShut {
-		first = shut(c)
-	}
-	_, err = s.js.CreateStream(ctx, first)
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		isShut, err = true, nil // another process came first; it may not have opened it yet
+	case slices.Equal(known.CachedInfo().Config.Subjects, shut(c).Subjects):
+		isShut = true // by a process that did not come to opening it
+	case !s.created:
+		if _, err = s.js.UpdateStream(ctx, c); err != nil {
+			err = fmt.Errorf("update stream %s: %w", c.Name, err)
+		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("create stream %s: %w", c.Name, err)
+		return false, err
 	}
-	if s.created {
-		s.lost(c.Name)
+	s.stands(c.Name)
+	return isShut, nil
+}
+
+func (s *Stream) createStream(ctx context.Context, c jetstream.StreamConfig) (isShut bool, err error) {
+	s.missing[c.Name] = s.created
+	isShut = c.Retention == jetstream.InterestPolicy
+	if isShut {
+		c = shut(c)
+	}
+	_, err = s.js.CreateStream(ctx, c)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return true, nil // another process came first; it may not have opened it yet
+	}
+	if err != nil {
+		s.refused(c.Name, err)
+		return false, fmt.Errorf("create stream %s: %w", c.Name, err)
 	}
 	return isShut, nil
 }
@@ -413,11 +419,13 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 	if s.created {
 		_, err := s.look(ctx, consumerKinds[consumer], consumer)
 		if err == nil {
+			s.stands(string(consumer))
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("look up consumer %s: %w", consumer, err)
 		}
+		s.missing[string(consumer)] = true
 	}
 	_, err := s.js.CreateOrUpdateConsumer(ctx, name, jetstream.ConsumerConfig{
 		Durable:       string(consumer),
@@ -428,15 +436,28 @@ func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 		MaxAckPending: maxAckPending,
 	})
 	if err != nil {
+		s.refused(string(consumer), err)
 		return fmt.Errorf("create consumer %s: %w", consumer, err)
 	}
-	if s.created {
-		s.lost(string(consumer))
-	}
+	s.stands(string(consumer))
 	return nil
 }
 
-func (s *Stream) lost(object string) {
+// refused lets go of what was certainly not created: if it stands at the next look it was never gone. Where no answer
+// came it may have been.
+func (s *Stream) refused(object string, err error) {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		delete(s.missing, object)
+	}
+}
+
+// stands reports what was gone and has been created again, once.
+func (s *Stream) stands(object string) {
+	if !s.missing[object] {
+		return
+	}
+	delete(s.missing, object)
 	s.log.Error("part of the stream was lost and has been created again; replay the audit log to fill it", "object", object)
 	s.metrics.recreated.WithLabelValues(object).Inc()
 	s.heights.forget()

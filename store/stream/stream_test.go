@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -274,6 +275,26 @@ func TestPublishingAndConsumptionResumeAfterTheirStreamWasDeleted(t *testing.T) 
 	assert.Equal(t, identity(mintEvent(1, 201)), receive(t, got).Event.Identity())
 	assert.Equal(t, 1.0, testutil.ToFloat64(s.metrics.recreated.WithLabelValues(streamNames[events])))
 	assert.Len(t, drain(t, s, ArchiverEvents), 1)
+}
+
+// A lost answer leaves open whether the stream was created; a refusal does not.
+func TestALostStreamIsCountedOnceThoughTheAnswerToItsCreationWasLost(t *testing.T) {
+	t.Parallel()
+	s := open(t, testOptions(t))
+	f := func(want float64, err error) {
+		t.Helper()
+		name := streamNames[attempts]
+		s.lookup.Lock()
+		s.missing[name] = true
+		s.refused(name, err)
+		s.lookup.Unlock()
+		for range 2 {
+			require.NoError(t, s.ensure(t.Context()))
+			assert.Equal(t, want, testutil.ToFloat64(s.metrics.recreated.WithLabelValues(name)))
+		}
+	}
+	f(0, &jetstream.APIError{ErrorCode: codeUnavailable})
+	f(1, context.DeadlineExceeded)
 }
 
 // Others publish while one process makes a lost stream anew: what the server acknowledges to them, consumers must get.
