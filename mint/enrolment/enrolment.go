@@ -248,14 +248,9 @@ func (e *Enroller) isGrantBinding(b rbacv1.RoleBinding) bool {
 		len(b.Subjects) > 0 && !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s != e.subject(e.Identities.Projector) })
 }
 
-// isGrant reports whether a Role has the name and the annotations of a grant.
+// isGrant reports whether a Role has the name and the record of a grant, which nobody but the accounts role may write.
 func isGrant(r rbacv1.Role) bool {
-	for key := range r.Annotations {
-		if strings.HasPrefix(key, "credentials.cozystack.io/") {
-			return strings.HasPrefix(r.Name, grantPrefix)
-		}
-	}
-	return false
+	return strings.HasPrefix(r.Name, grantPrefix) && r.Annotations["credentials.cozystack.io/found"] != ""
 }
 
 // Remaining is how many account Secrets a namespace has.

@@ -195,7 +195,8 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	t.Run("each identity reaches what it must and nothing else", func(t *testing.T) { matrix(t, namespace, other) })
 
 	// What a tenant made stays, though it is named alike.
-	must(t, admin, "post", "/apis/rbac.authorization.k8s.io/v1/namespaces/"+namespace+"/roles", role("credentials-of-mine", ""))
+	must(t, admin, "post", "/apis/rbac.authorization.k8s.io/v1/namespaces/"+namespace+"/roles",
+		`{"metadata": {"name": "credentials-of-mine", "annotations": {"credentials.cozystack.io/mine": "yes"}}, "rules": []}`)
 
 	out, err = mintlog(t, "unenroll", namespace, "--dry-run")
 	require.NoError(t, err, out)
