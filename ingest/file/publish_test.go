@@ -89,5 +89,6 @@ func TestLinesOfOthersCostNoMemoryHoweverManyThereAre(t *testing.T) {
 	for range 3 {
 		step()
 	}
-	require.Zero(t, testing.AllocsPerRun(chunks, step), "objects a chunk, the checkpoint's of each interval rounded away")
+	f.saved = time.Now().Add(time.Hour) // the checkpoint takes some, each interval
+	require.Zero(t, testing.AllocsPerRun(chunks, step), "objects a chunk")
 }
