@@ -39,6 +39,7 @@ func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
 	} {
 		out, stderr, err := kubectl(t, sandbox.Jane, "explain", path)
 		require.NoError(t, err, stderr)
+		assert.Contains(t, out, "DESCRIPTION:", path)
 		assert.NotContains(t, out, "<no description>", path)
 	}
 }

@@ -62,13 +62,13 @@ func TestAMintedPasswordLogsInAndTheReplacedAndRevokedOnesDoNot(t *testing.T) {
 	second := shared.mint(t, sandbox.Jane, 1, credential)
 	apply()
 	require.NoError(t, server.Login(ctx(t), second.Username, second.Password))
-	require.Error(t, server.Login(ctx(t), first.Username, first.Password), "the replaced password")
+	require.ErrorIs(t, server.Login(ctx(t), first.Username, first.Password), postgres.ErrRefused, "the replaced password")
 
 	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: credential + "/revoke"})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusCreated, a.code, "%s", a)
 	apply()
-	require.Error(t, server.Login(ctx(t), second.Username, second.Password), "the revoked password")
+	require.ErrorIs(t, server.Login(ctx(t), second.Username, second.Password), postgres.ErrRefused, "the revoked password")
 }
 
 func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T) {

@@ -98,5 +98,6 @@ func TestThePluginAndKubectlPrintTheSameTable(t *testing.T) {
 		}
 		return all
 	}
+	require.Len(t, columns(theirs), 3, "the head and two accounts")
 	assert.Equal(t, columns(theirs), columns(ours))
 }

@@ -186,6 +186,9 @@ func TestADryRunChecksEverythingWritesNothingAndReturnsNoPassword(t *testing.T) 
 		require.Equal(t, http.StatusCreated, a.code, "%s", a)
 		assert.Equal(t, v1alpha1.MintStatus{Username: "app"}, decodeMint(t, a))
 		shared.refused(t, http.StatusNotFound, call{person: sandbox.Jane, path: credential + "x/mint", query: "?dryRun=All"})
+		shared.refused(t, http.StatusForbidden, call{person: sandbox.Ivan, path: credential + "/mint", query: "?dryRun=All"})
+		shared.refused(t, http.StatusConflict, call{person: sandbox.Jane, path: credential + "/mint", query: "?dryRun=All",
+			body: `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 7}}}`})
 	})
 }
 
@@ -204,6 +207,7 @@ func TestTheAnswerOfAMintIsNotStored(t *testing.T) {
 	credential := shared.application(t, "nostore", "app") + ".app"
 	a, err := shared.do(ctx(t), call{person: sandbox.Jane, path: credential + "/mint"})
 	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, a.code, "%s", a)
 	assert.Contains(t, strings.Join(a.header.Values("Cache-Control"), ", "), "no-store")
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -29,7 +28,6 @@ import (
 	"github.com/mintlog/mintlog/store/history"
 	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
-	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(t *testing.T) {
@@ -120,121 +118,6 @@ func (h *house) awaitLogged(t *testing.T, id string, stage event.Stage) {
 		}
 		return fmt.Errorf("no audit log tells of %s at the stage %s", id, stage)
 	})
-}
-
-// A split house runs every part as a process of its own, around a NATS server.
-type splitHouse struct {
-	*house
-	nats  string
-	parts map[string]*process.Process
-}
-
-func openSplit(t *testing.T, options sandbox.Options) *splitHouse {
-	t.Helper()
-	s := sandbox.Open(t, options)
-	h := &splitHouse{house: &house{Sandbox: s}, parts: map[string]*process.Process{}}
-	var err error
-	h.nats, err = s.StartNATS(t.Context())
-	require.NoError(t, err)
-	certificate, key := s.MintCertificate()
-	host, port, err := net.SplitHostPort(s.MintAddress())
-	require.NoError(t, err)
-	account := func(name string, apiserver int) string {
-		file, err := s.ServiceAccountKubeconfig(t.Context(), name, apiserver)
-		require.NoError(t, err)
-		return "--kubeconfig=" + file
-	}
-	nats, victoriaLogs := "--nats="+h.nats, "--victorialogs="+s.VictoriaLogsURL()
-	h.start(t, "mint", account("mint", 0), nats, "--bind-address="+host, "--secure-port="+port, "--tls-cert-file="+certificate, "--tls-private-key-file="+key)
-	h.start(t, "accounts", account("accounts", 1))
-	h.start(t, "project", account("projector", 1), nats)
-	h.start(t, "archive", nats, victoriaLogs)
-	logs := []string{nats, "--state=" + s.StateDirectory()}
-	for _, log := range s.AuditLogs() {
-		logs = append(logs, "--audit-log="+log)
-	}
-	h.start(t, "ingest", logs...)
-
-	require.NoError(t, h.LayDefinition(t.Context()))
-	require.NoError(t, h.LayAPI(t.Context()))
-	require.NoError(t, h.AwaitFirstSight(t.Context(), "Postgres"))
-	return h
-}
-
-func (h *splitHouse) start(t *testing.T, part string, arguments ...string) {
-	t.Helper()
-	p, err := h.Run(t.Context(), part, h.Binary(), append([]string{part, "--metrics-address="}, arguments...)...)
-	require.NoError(t, err)
-	h.parts[part] = p
-}
-
-// traffic mints and revokes as different people, with audit ids of its own choice, so that whose operation an entry of
-// the ledger is can be told without the audit log.
-type traffic struct {
-	who  sync.Map // audit id → [2]string{by, impersonatedBy}
-	stop chan struct{}
-	done sync.WaitGroup
-}
-
-func (h *house) startTraffic(t *testing.T, credentials []string) *traffic {
-	run := &traffic{stop: make(chan struct{})}
-	for client := range 4 {
-		run.done.Go(func() {
-			for n := client; ; n++ {
-				select {
-				case <-run.stop:
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-				c := call{person: sandbox.Jane, apiserver: n / len(credentials) % 2, path: credentials[n%len(credentials)] + "/mint"}
-				name := [2]string{"jane", ""}
-				switch n % 5 {
-				case 1:
-					c.person, name = sandbox.TenantRoot, [2]string{"root", ""}
-				case 2:
-					c.person, c.as, c.asGroups = sandbox.TenantRoot, "jane", []string{"tenant-acme-admin"}
-					name = [2]string{"jane", "root"}
-				case 3:
-					c.path = strings.Replace(c.path, "/mint", "/revoke", 1)
-				}
-				id := newAuditID()
-				c.header = auditID(id)
-				run.who.Store(id, name)
-				_, _ = h.do(t.Context(), c) // whether it was answered does not matter: the ledger says what was done
-			}
-		})
-	}
-	return run
-}
-
-func (run *traffic) end() {
-	close(run.stop)
-	run.done.Wait()
-}
-
-// exact wants the history of a credential to be the ledger's newest ten, each with its right name.
-func (run *traffic) exact(c *v1alpha1.Credential, book ledger.Ledger) error {
-	want := min(len(book.Entries), history.MaxEntries)
-	if len(c.Status.History) != want {
-		return fmt.Errorf("%d operations, not %d", len(c.Status.History), want)
-	}
-	for i, o := range c.Status.History {
-		entry := book.Entries[i]
-		if o.ID != entry.ID || o.Revision != entry.Revision || o.Operation != string(entry.Operation) {
-			return fmt.Errorf("operation %d is not the ledger's", i)
-		}
-		if entry.Operation.ByPlatform() {
-			continue
-		}
-		name, _ := run.who.Load(entry.AuditID)
-		if got := [2]string{o.By, o.ImpersonatedBy}; got != name {
-			return fmt.Errorf("revision %d is by %v (%s), not by %v", o.Revision, got, o.Attribution, name)
-		}
-	}
-	if len(c.Status.Findings) > 0 {
-		return fmt.Errorf("findings: %v", c.Status.Findings)
-	}
-	return nil
 }
 
 func TestAfterKillsUnderTrafficEveryHistoryIsExactAndTheArchiveAloneRebuildsIt(t *testing.T) {

@@ -147,7 +147,7 @@ func TestAnUndeclaredUserIsLockedAndOneThatIsDeclaredAgainComesBack(t *testing.T
 	require.NoError(t, c.server.Login(t.Context(), "locked.app", "right"))
 
 	c.upgraded(t, usersOf("locked.other"))
-	require.Error(t, c.server.Login(t.Context(), "locked.app", "right"))
+	require.ErrorIs(t, c.server.Login(t.Context(), "locked.app", "right"), engines.ErrRefused)
 	require.NoError(t, c.server.Login(t.Context(), "locked.bystander", "theirs"), "a role that is not the application's")
 	assert.Equal(t, "locked.app", c.query(t, `SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'locked'`))
 

@@ -46,12 +46,12 @@ func TestAVerifierLetsItsPasswordInAndNoOther(t *testing.T) {
 
 		require.NoError(t, server.SetPassword(t.Context(), role, scram(t, "next")))
 		require.NoError(t, server.Login(t.Context(), role, "next"))
-		require.Error(t, server.Login(t.Context(), role, "right"))
+		require.ErrorIs(t, server.Login(t.Context(), role, "right"), postgres.ErrRefused)
 	}
 }
 
 func TestARoleThatWasNeverGivenAPasswordIsNotLetIn(t *testing.T) {
-	require.Error(t, server.Login(t.Context(), "nobody-yet", "any"))
+	require.ErrorIs(t, server.Login(t.Context(), "nobody-yet", "any"), postgres.ErrRefused)
 }
 
 func TestManyLoginsAreToldApart(t *testing.T) {

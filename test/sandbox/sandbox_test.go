@@ -1,13 +1,8 @@
 package sandbox_test
 
 import (
-	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -25,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -153,34 +147,6 @@ func TestMintlogsIdentitiesReachSecretsInEnrolledNamespacesOnly(t *testing.T) {
 	}
 }
 
-func TestAWriteIsInTheAuditLogOfTheAPIServerThatTookItAndInNoOther(t *testing.T) {
-	for apiserver := range 2 {
-		name := fmt.Sprintf("logged-%d", apiserver)
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": "not to be logged"}}
-		created, err := admin(apiserver).CoreV1().Secrets(sandbox.TenantAcme).Create(t.Context(), secret, metav1.CreateOptions{})
-		require.NoError(t, err)
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		_, err = admin(apiserver).CoreV1().ServiceAccounts(sandbox.TenantAcme).Create(t.Context(), account, metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = admin(apiserver).CoreV1().ServiceAccounts(sandbox.TenantAcme).
-			CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-		require.NoError(t, err)
-
-		require.Eventually(t, func() bool {
-			return len(audited(t, apiserver, "secrets/", name)) > 0 && len(audited(t, apiserver, "serviceaccounts/token", name)) > 0
-		}, 2*time.Minute, 50*time.Millisecond)
-		event := audited(t, apiserver, "secrets/", name)[0]
-		require.Equal(t, sandbox.ClusterAdmin, event.User.Username)
-		require.Equal(t, "create", event.Verb)
-		require.NotEmpty(t, created.UID)
-		require.Empty(t, audited(t, 1-apiserver, "secrets/", name))
-		require.Empty(t, audited(t, 1-apiserver, "serviceaccounts/token", name))
-		log, err := os.ReadFile(cluster.AuditLog(apiserver))
-		require.NoError(t, err)
-		require.NotContains(t, string(log), "not to be logged")
-	}
-}
-
 func TestWhatAHelmReleaseOwnsGoesWithIt(t *testing.T) {
 	release, err := cluster.InstallRelease(t.Context(), sandbox.TenantBeta, "Postgres", "owner", map[string]any{})
 	require.NoError(t, err)
@@ -246,46 +212,6 @@ func TestAKilledAPIServerComesBackWithItsState(t *testing.T) {
 	_, err = admin(1).CoreV1().Secrets(sandbox.TenantAcme).Get(t.Context(), "survivor", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NoError(t, cluster.APIServer(1).Restart(t.Context()), "a running one is stopped by SIGTERM first")
-}
-
-// An aggregated API server in miniature: it answers what the discovery asks and says who the front proxy names.
-func TestTheFrontProxyNamesTheCallerToTheServerAtTheMintAddress(t *testing.T) {
-	certificate, key := cluster.MintCertificate()
-	frontProxy := x509.NewCertPool()
-	require.True(t, frontProxy.AppendCertsFromPEM(cluster.FrontProxyAuthority().PEM()))
-	server := &http.Server{
-		Addr:      cluster.MintAddress(),
-		TLSConfig: &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxy},
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(map[string]string{
-				"peer": r.TLS.PeerCertificates[0].Subject.CommonName, "user": r.Header.Get("X-Remote-User"), "auditID": r.Header.Get("Audit-ID"),
-			})
-		}),
-	}
-	go func() { _ = server.ListenAndServeTLS(certificate, key) }()
-	defer server.Close()
-	require.NoError(t, cluster.LayAPI(t.Context()))
-	defer removeAPI(t)
-	for apiserver := range 2 {
-		body, err := kubernetes.NewForConfigOrDie(cluster.RESTConfig(sandbox.Jane, apiserver)).Discovery().RESTClient().
-			Get().AbsPath("/apis/credentials.cozystack.io/v1alpha1/namespaces/tenant-acme/credentials/postgres-orders.app").
-			DoRaw(t.Context())
-		require.NoError(t, err)
-		var seen map[string]string
-		require.NoError(t, json.Unmarshal(body, &seen))
-		require.Equal(t, "front-proxy-client", seen["peer"])
-		require.Equal(t, sandbox.Jane, seen["user"])
-		require.NotEmpty(t, seen["auditID"])
-	}
-}
-
-// removeAPI removes what LayAPI laid: no namespace could be deleted while nothing answers.
-func removeAPI(t *testing.T) {
-	t.Helper()
-	apis := dynamic.NewForConfigOrDie(cluster.RESTConfig(sandbox.ClusterAdmin, 0)).
-		Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
-	require.NoError(t, apis.Delete(t.Context(), "v1alpha1.credentials.cozystack.io", metav1.DeleteOptions{}))
 }
 
 // startNATS starts the one NATS server of these tests, and returns its URL.
@@ -373,34 +299,4 @@ func TestAMissingBinaryNamesTheCommandThatBuildsIt(t *testing.T) {
 
 func admin(apiserver int) kubernetes.Interface {
 	return cluster.Kubernetes(sandbox.ClusterAdmin, apiserver)
-}
-
-type auditEvent struct {
-	Verb       string
-	RequestURI string
-	User       struct{ Username string }
-	ObjectRef  struct{ Resource, Subresource, Name string }
-}
-
-// audited are the events of a kube-apiserver's log for a resource/subresource and name.
-func audited(t *testing.T, apiserver int, resource, name string) []auditEvent {
-	t.Helper()
-	file, err := os.Open(cluster.AuditLog(apiserver))
-	require.NoError(t, err)
-	defer file.Close()
-	var found []auditEvent
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var event auditEvent
-		if json.Unmarshal(lines.Bytes(), &event) != nil {
-			continue // a line that is being written
-		}
-		reference := event.ObjectRef
-		if strings.HasPrefix(reference.Resource+"/"+reference.Subresource, resource) && reference.Name == name {
-			found = append(found, event)
-		}
-	}
-	require.NoError(t, lines.Err())
-	return found
 }
