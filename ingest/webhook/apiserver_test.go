@@ -61,14 +61,13 @@ func (g *gate) shut(closed bool) {
 func startCluster(t *testing.T, apiservers int) *cluster {
 	t.Helper()
 	b := newBench(t)
-	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s := openStream(t, stream.Options{Directory: t.TempDir()})
 	c := &cluster{bench: b, stream: s, gate: &gate{stream: s}, stored: map[string][]string{}}
 	b.options.Publisher, b.options.RetryAfter = c.gate, time.Second
 	b.start()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
+	var err error
 	c.Sandbox, err = sandbox.Start(ctx, sandbox.Options{Apiservers: apiservers, ExtraAPIServerFlags: []string{
 		"--audit-webhook-config-file=" + c.kubeconfig(),
 		"--audit-webhook-batch-max-wait=100ms",

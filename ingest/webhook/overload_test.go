@@ -26,7 +26,7 @@ func (b *bench) hold(callers int) (release func()) {
 // TestASlowStreamCostsCallersABoundedTime is kubernetes#85489.
 func TestASlowStreamCostsCallersABoundedTime(t *testing.T) {
 	b := newBench(t)
-	b.options.InFlight, b.options.Wait, b.options.PublishTimeout = 2, 10*time.Millisecond, time.Second
+	b.options.InFlight, b.options.Wait, b.options.PublishTimeout = 2, 10*time.Millisecond, 3*time.Second
 	const callers = 100
 	defer b.hold(callers)()
 	b.start()

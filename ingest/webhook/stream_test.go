@@ -13,6 +13,16 @@ import (
 	"github.com/mintlog/mintlog/test/natsserver"
 )
 
+// openStream opens a small stream, which is closed behind the receiver that is started after it.
+func openStream(t *testing.T, o stream.Options) *stream.Stream {
+	t.Helper()
+	o.MaxBytes, o.EvidenceBytes = 64<<20, 64<<20
+	s, err := stream.Open(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
 // stored are the audit ids and sources of the events in the stream, which is waited for to have so many, and what more
 // there is.
 func stored(t *testing.T, s *stream.Stream, n int) (list []string) {
@@ -29,9 +39,7 @@ func stored(t *testing.T, s *stream.Stream, n int) (list []string) {
 
 func TestBatchesDeliveredAgainAndOutOfOrderGiveEachEventOnce(t *testing.T) {
 	b := newBench(t)
-	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s := openStream(t, stream.Options{Directory: t.TempDir()})
 	b.options.Publisher = s
 	b.start()
 	first, second := list(mintItem("1"), otherItem, mintItem("2")), list(mintItem("3"), mintItem("1"))
@@ -47,9 +55,7 @@ func TestBatchesDeliveredAgainAndOutOfOrderGiveEachEventOnce(t *testing.T) {
 // TestTheSameAuditIDOnTwoMintsIsTwoEvents is kubernetes#101597.
 func TestTheSameAuditIDOnTwoMintsIsTwoEvents(t *testing.T) {
 	b := newBench(t)
-	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s := openStream(t, stream.Options{Directory: t.TempDir()})
 	b.options.Publisher = s
 	b.start()
 	later := strings.ReplaceAll(mintItem("same"), "10:00:00", "10:00:01")
@@ -59,8 +65,7 @@ func TestTheSameAuditIDOnTwoMintsIsTwoEvents(t *testing.T) {
 
 func TestAClosedStreamGives503(t *testing.T) {
 	b := newBench(t)
-	s, err := stream.Open(t.Context(), stream.Options{Directory: t.TempDir(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
+	s := openStream(t, stream.Options{Directory: t.TempDir()})
 	b.options.Publisher = s
 	b.start()
 	require.Equal(t, 200, b.post(list(mintItem("1"))).status)
@@ -74,9 +79,7 @@ func TestWhileTheStreamsServerIsGoneCallersAreToldToComeAgainAndNothingIsLost(t 
 	b := newBench(t)
 	o := natsserver.Options(t)
 	nats := natsserver.Run(t, o)
-	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s := openStream(t, stream.Options{URL: nats.ClientURL()})
 	b.options.Publisher = s
 	b.start()
 	require.Equal(t, 200, b.post(list(mintItem("before"))).status)
@@ -102,9 +105,7 @@ func TestAnEventThatTheStreamNeverTakesIsSetAsideAndTheRestIsPublished(t *testin
 	o := natsserver.Options(t)
 	o.MaxPayload = 4 << 10
 	nats := natsserver.Run(t, o)
-	s, err := stream.Open(t.Context(), stream.Options{URL: nats.ClientURL(), MaxBytes: 64 << 20, EvidenceBytes: 64 << 20})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	s := openStream(t, stream.Options{URL: nats.ClientURL()})
 	b.options.Publisher = s
 	b.start()
 	large := strings.Replace(mintItem("never"), "/mint\"", "/mint?x="+strings.Repeat("y", 6<<10)+"\"", 1)
