@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -30,7 +29,7 @@ func (f *archiveFlags) validate() error {
 		return errors.New("--victorialogs is needed: the archive holds what the stream does not keep")
 	}
 	if u, err := url.Parse(f.url); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("--victorialogs %q: it is a URL like http://victoria-logs:9428", f.url)
+		return errors.New("--victorialogs: it is a URL like http://victoria-logs:9428") // a password may stand in what was given
 	}
 	return nil
 }

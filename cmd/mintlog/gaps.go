@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
@@ -103,7 +104,11 @@ func listGaps(ctx context.Context, where *streamFlags, p runtime) (list []gap.Ga
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	return s.Gaps(ctx)
+	list, err = s.Gaps(ctx)
+	if errors.Is(err, nats.ErrReconnectBufExceeded) { // its words for that there is no connection
+		return nil, errors.New("--nats: no server answers there")
+	}
+	return list, err
 }
 
 func printGaps(out io.Writer, list []gap.Gap) error {

@@ -103,6 +103,23 @@ func TestHelpShowsNoPasswordOfTheArchive(t *testing.T) {
 	}
 }
 
+func TestAURLThatIsWrongIsNotQuotedForAPasswordMayStandInIt(t *testing.T) {
+	for _, given := range []string{"ftp://sre:hunter2@x", "sre:hunter2@x:9428", "http://sre:hunter2@x y", "nats://sre:hunter2@x y"} {
+		for _, arguments := range [][]string{
+			{"who", "--victorialogs=" + given}, {"archive", "--metrics-address=", "--nats=nats://127.0.0.1:1", "--victorialogs=" + given},
+			{"doctor", "--metrics=x:" + given}, {"gaps", "--nats=http:" + given}, {"project", "--metrics-address=", "--nats=http:" + given},
+		} {
+			err := run(t, arguments...)
+			require.Error(t, err, "%v", arguments)
+			assert.NotContains(t, err.Error(), "hunter2", "%v", arguments)
+		}
+	}
+}
+
+func TestGapsSayThatNoNATSAnswers(t *testing.T) {
+	require.EqualError(t, run(t, "gaps", "--nats=nats://127.0.0.1:1"), "--nats: no server answers there")
+}
+
 func TestAReplayMakesNoStreamWhereNobodySaidThatOneIsToBe(t *testing.T) {
 	directory := t.TempDir()
 	f := &replayFlags{logLevel: "error", since: moment{text: "1h", ago: time.Hour}, silence: time.Minute,

@@ -467,6 +467,17 @@ func TestClocksAreComparedWithinWhatWholeSecondsTell(t *testing.T) {
 	g(Fail, entry(now.Add(time.Minute)), "in the future")
 }
 
+func TestWhoseVersionIsAskedIsNamedWithoutAPassword(t *testing.T) {
+	d := Doctor{}
+	for _, given := range []string{"http://sre:hunter2@127.0.0.1:1/metrics", "http://sre:hunter2@x y", "ftp://sre:hunter2@x"} {
+		d.Metrics = []string{given}
+		findings := d.lookAtVersions(t.Context())
+		require.Len(t, findings, 1)
+		assert.Equal(t, Warn, findings[0].Verdict)
+		assert.NotContains(t, findings[0].Seen, "hunter2")
+	}
+}
+
 func TestPartsOfAnotherVersionAreNamed(t *testing.T) {
 	expect(t, judgeVersions(map[string][]string{"v1": {"http://a", "http://b"}}, "v1"), OK, "2 parts are of version v1")
 	expect(t, judgeVersions(map[string][]string{"v1": {"http://a"}, "v2": {"http://b"}}, "v1"), Warn, "http://b is of version v2, this program of v1")

@@ -2,9 +2,11 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/prometheus/common/expfmt"
@@ -17,21 +19,31 @@ const buildMetric = "go_build_info"
 func (d *Doctor) lookAtVersions(ctx context.Context) []Finding {
 	var findings []Finding
 	told := map[string][]string{}
-	for _, url := range d.Metrics {
-		version, err := readVersion(ctx, url)
+	for _, given := range d.Metrics {
+		shown := withoutPassword(given)
+		version, err := readVersion(ctx, given)
 		if err != nil {
-			findings = append(findings, warn("see that this part runs, and that its --metrics-address can be reached from this machine", "%s does not tell its version: %s", url, words(err)))
+			findings = append(findings, warn("see that this part runs, and that its --metrics-address can be reached from this machine", "%s does not tell its version: %s", shown, words(err)))
 			continue
 		}
-		told[version] = append(told[version], url)
+		told[version] = append(told[version], shown)
 	}
 	return append(findings, judgeVersions(told, d.Version)...)
 }
 
-func readVersion(ctx context.Context, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// withoutPassword is a URL as it may be shown.
+func withoutPassword(given string) string {
+	u, err := url.Parse(given)
 	if err != nil {
-		return "", err
+		return "what --metrics names"
+	}
+	return u.Redacted()
+}
+
+func readVersion(ctx context.Context, address string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", errors.New("it is no URL") // the error would quote it, with the password that may stand in it
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
