@@ -145,7 +145,7 @@ Exit codes:
   2  the command line is wrong, or a question would have to be asked and there is no terminal
   3  refused (403)
   4  no such credential (404), or the cluster does not serve them
-  5  the account is not in the state that was asked for, or somebody changed it at the same moment (409)
+  5  the account is not in the state that was asked for, or somebody changed it at the same moment (409): nothing was done
   6  try again later (429, 503, timeouts, no connection)
   7  wait: the time is up`
 
