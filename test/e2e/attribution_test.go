@@ -27,7 +27,7 @@ func TestAMintIsAttributedToJaneWhicheverApiserverTookIt(t *testing.T) {
 	for apiserver := range 2 {
 		minted := shared.mint(t, sandbox.Jane, apiserver, credential)
 		assert.GreaterOrEqual(t, len(minted.Password), 32)
-		c := shared.awaitCredential(t, credential, by("jane", ""))
+		c := shared.awaitBy(t, credential, "jane", "")
 		assert.Equal(t, minted.ID, c.Status.History[0].ID)
 		assert.Equal(t, minted.Revision, c.Status.History[0].Revision)
 		assert.Equal(t, "Success", c.Status.History[0].Response)
@@ -40,7 +40,7 @@ func TestAMintByImpersonationIsAttributedToJaneThroughRoot(t *testing.T) {
 	t.Parallel()
 	credential := shared.application(t, "through", "app") + ".app"
 	shared.minted(t, call{person: sandbox.TenantRoot, path: credential + "/mint", as: "jane", asGroups: []string{"tenant-acme-admin"}})
-	shared.awaitCredential(t, credential, by("jane", "root"))
+	shared.awaitBy(t, credential, "jane", "root")
 }
 
 func TestAViewerMayReadAndNotMint(t *testing.T) {
@@ -92,7 +92,7 @@ func TestARevokeIsAttributedAndReturnsNoPassword(t *testing.T) {
 	var body v1alpha1.CredentialRevoke
 	require.NoError(t, json.Unmarshal(a.body, &body))
 	assert.Equal(t, before.Revision+1, body.Status.Revision)
-	c := shared.awaitCredential(t, credential, by("jane", ""))
+	c := shared.awaitBy(t, credential, "jane", "")
 	assert.Equal(t, "Revoked", c.Status.Password.Origin)
 	assert.Equal(t, "Revoke", c.Status.History[0].Operation)
 }
@@ -144,7 +144,7 @@ func TestTenAccountsUnderTwoHundredMintsHaveTheLastTenOperationsInLedgerOrder(t 
 	require.Equal(t, int64(200), done.Load())
 	for _, user := range users {
 		credential := release + "." + user
-		c := shared.awaitCredential(t, credential, allAttributed)
+		c := shared.awaitAttributed(t, credential)
 		book := shared.ledger(t, credential)
 		require.Len(t, c.Status.History, 10)
 		for i, o := range c.Status.History {
@@ -206,7 +206,7 @@ func TestARepeatedAuditIDIsRefusedAndBothEventsAreKept(t *testing.T) {
 		}
 		return nil
 	})
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 }
 
 func TestOneAuditIDOnTwoAccountsAttributesBoth(t *testing.T) {
@@ -217,7 +217,7 @@ func TestOneAuditIDOnTwoAccountsAttributesBoth(t *testing.T) {
 		shared.minted(t, call{person: sandbox.Jane, path: release + account + "/mint", header: auditID(id)})
 	}
 	for _, account := range []string{".a", ".b"} {
-		shared.awaitCredential(t, release+account, by("jane", ""))
+		shared.awaitBy(t, release+account, "jane", "")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestAPasswordChangedByHandIsOutOfBandAndBearsItsAuthorsName(t *testing.T) {
 	const metric = `mintlog_findings{type="OutOfBand"}`
 	before := shared.metric(t, metric)
 	shared.mint(t, sandbox.Jane, 0, credential)
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 	_, err := shared.Kubernetes(sandbox.ClusterAdmin, 1).CoreV1().Secrets(acme).Patch(ctx(t), credential+".account",
 		types.MergePatchType, []byte(`{"stringData": {"password": "SCRAM-SHA-256$4096:AAAA$AAAA:AAAA"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
@@ -279,7 +279,7 @@ func TestUserNamesComeOutOfTheViewAsTheyWereInTheEvent(t *testing.T) {
 	credential := shared.application(t, "names", "app") + ".app"
 	for _, name := range []string{`o'hara "the *" > all`, "Ünïcode-名前-\u202e", "system:serviceaccount:a:b", "x" + strings.Repeat("é", 500)} {
 		shared.minted(t, call{person: sandbox.ClusterAdmin, path: credential + "/mint", as: name, asGroups: []string{"tenant-acme-admin"}})
-		shared.awaitCredential(t, credential, by(name, sandbox.ClusterAdmin))
+		shared.awaitBy(t, credential, name, sandbox.ClusterAdmin)
 	}
 	a, err := shared.do(ctx(t), call{person: sandbox.ClusterAdmin, path: credential + "/mint", as: strings.Repeat("x", 1025), asGroups: []string{"tenant-acme-admin"}})
 	require.NoError(t, err)

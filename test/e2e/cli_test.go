@@ -55,7 +55,7 @@ func TestKubectlPrintsTheTable(t *testing.T) {
 	t.Parallel()
 	credential := shared.application(t, "table", "app") + ".app"
 	shared.mint(t, sandbox.Jane, 0, credential)
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 	out, stderr, err := kubectl(t, sandbox.Ivan, "get", "credentials", "-n", acme, credential)
 	require.NoError(t, err, stderr)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -77,7 +77,7 @@ func TestThePluginPrintsTheBarePasswordOnStandardOutputAndAllElseOnStandardError
 	assert.Regexp(t, `^[A-Za-z0-9]{32,}\n$`, out)
 	assert.NotContains(t, stderr, strings.TrimSpace(out))
 
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 	out, stderr, err = kubectl(t, sandbox.Ivan, "credentials", "history", credential, "-n", acme)
 	require.NoError(t, err, stderr)
 	assert.Contains(t, out, "jane")
@@ -90,7 +90,7 @@ func TestThePluginPrintsTheBarePasswordOnStandardOutputAndAllElseOnStandardError
 	out, stderr, err = kubectl(t, sandbox.Jane, "credentials", "revoke", credential, "-n", acme, "--yes")
 	require.NoError(t, err, stderr)
 	assert.NotRegexp(t, `[A-Za-z0-9]{32}`, out)
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 }
 
 func TestPlainKubectlMintsWithTheSmallestBody(t *testing.T) {

@@ -255,6 +255,25 @@ func (h *house) awaitCredential(t *testing.T, name string, wanted func(*v1alpha1
 	return h.awaitWithin(t, 2*time.Minute, name, wanted)
 }
 
+// awaitBy waits until the credential's view begins with its ledger's newest entry, and says that it was asked for by a
+// user, through another if impersonator is not empty. The name alone would be true of an operation before it: a view is
+// read from a cache.
+func (h *house) awaitBy(t *testing.T, name, user, impersonator string) *v1alpha1.Credential {
+	t.Helper()
+	return h.awaitCredential(t, name, func(c *v1alpha1.Credential) error {
+		return errors.Join(isNewest(c, h.ledger(t, name).Newest()), by(user, impersonator)(c))
+	})
+}
+
+// awaitAttributed waits until the credential's view begins with its ledger's newest entry, and every requested operation
+// in it bears a name.
+func (h *house) awaitAttributed(t *testing.T, name string) *v1alpha1.Credential {
+	t.Helper()
+	return h.awaitCredential(t, name, func(c *v1alpha1.Credential) error {
+		return errors.Join(isNewest(c, h.ledger(t, name).Newest()), allAttributed(c))
+	})
+}
+
 func (h *house) awaitWithin(t *testing.T, limit time.Duration, name string, wanted func(*v1alpha1.Credential) error) *v1alpha1.Credential {
 	t.Helper()
 	var c *v1alpha1.Credential

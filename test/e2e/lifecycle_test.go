@@ -78,7 +78,7 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 	for range 3 {
 		shared.mint(t, sandbox.Jane, 0, credential)
 	}
-	before := shared.awaitCredential(t, credential, by("jane", ""))
+	before := shared.awaitBy(t, credential, "jane", "")
 	id := newAuditID()
 	shared.minted(t, call{person: sandbox.Jane, apiserver: 1, path: credential + "/mint", header: auditID(id)}) // its event is on the way while the application goes
 	require.NoError(t, shared.DeleteRelease(ctx(t), acme, release))
@@ -107,7 +107,7 @@ func TestAnApplicationDeletedAndRecreatedHasNewAccountsWithoutAPast(t *testing.T
 	assert.Empty(t, after.Status.Findings)
 
 	shared.mint(t, sandbox.Jane, 0, credential)
-	c := shared.awaitCredential(t, credential, by("jane", ""))
+	c := shared.awaitBy(t, credential, "jane", "")
 	assert.Len(t, c.Status.History, 2)
 	assert.Empty(t, c.Status.Findings)
 }
@@ -170,7 +170,7 @@ func TestWhatRanBeforeItsKindHadABlockIsLeftAloneUntilItsFirstMint(t *testing.T)
 
 	minted := shared.mint(t, sandbox.Jane, 0, "mariadb-old.app")
 	assert.Equal(t, int64(1), minted.Revision)
-	c := shared.awaitCredential(t, "mariadb-old.app", by("jane", ""))
+	c := shared.awaitBy(t, "mariadb-old.app", "jane", "")
 	require.Len(t, c.Status.History, 1)
 	assert.Equal(t, "Mint", c.Status.History[0].Operation)
 	assert.Empty(t, c.Status.Findings)
@@ -199,7 +199,7 @@ func TestAMintThatMustBeTheFirstCreatesTheSecretOnce(t *testing.T) {
 		}
 		return nil
 	})
-	shared.awaitCredential(t, "clickhouse-first.app", by("jane", ""))
+	shared.awaitBy(t, "clickhouse-first.app", "jane", "")
 	shared.awaitArchive(t, archive.Query{Namespace: acme, Credential: "clickhouse-first.app"}, func(events []event.Event) error {
 		newest := shared.ledger(t, "clickhouse-first.app").Newest()
 		for _, e := range events {

@@ -244,7 +244,7 @@ func TestABrokenLedgerIsAFindingAndTheNextMintMendsIt(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, http.StatusCreated, a.code, "%s", a)
 		}
-		c := shared.awaitCredential(t, credential, by("jane", ""))
+		c := shared.awaitBy(t, credential, "jane", "")
 		assert.Empty(t, c.Status.Findings)
 		assert.Equal(t, int64(2), c.Status.Password.Revision, "a new ledger begins")
 	}

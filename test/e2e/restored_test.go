@@ -18,7 +18,7 @@ func TestASecretThatIsPutBackFromABackupIsRestoredUntilTheNextMint(t *testing.T)
 	t.Parallel()
 	credential := shared.application(t, "backup", "app") + ".app"
 	shared.mint(t, sandbox.Jane, 0, credential)
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 	secrets := shared.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(acme)
 	backup := shared.secret(t, credential)
 	backup.ObjectMeta = metav1.ObjectMeta{

@@ -40,7 +40,7 @@ func TestAClientThatGoesAwayInMidMintLeavesNoTraceOrAnUnknownAnswerUnderHerName(
 	}
 	newest := shared.ledger(t, credential).Newest()
 	require.Equal(t, id, newest.AuditID)
-	c := shared.awaitCredential(t, credential, func(c *v1alpha1.Credential) error { return errors.Join(isNewest(c, newest), by("jane", "")(c)) })
+	c := shared.awaitBy(t, credential, "jane", "")
 	assert.Equal(t, "Unknown", c.Status.History[0].Response)
 
 	// And whenever she goes, what stands in the ledger bears her name. The answer is Success where kube-apiserver had
@@ -273,7 +273,7 @@ func TestAPasswordIsInNoFileOfAnyServer(t *testing.T) {
 	}
 	h.refused(t, http.StatusConflict, call{person: sandbox.Jane, path: credential + "/mint",
 		body: `{"apiVersion": "credentials.cozystack.io/v1alpha1", "kind": "CredentialMint", "spec": {"preconditions": {"revision": 1}}}`})
-	h.awaitCredential(t, credential, allAttributed)
+	h.awaitAttributed(t, credential)
 	h.awaitArchive(t, archive.Query{Namespace: acme, Credential: credential}, func(events []event.Event) error {
 		if len(events) < 12 {
 			return fmt.Errorf("%d events are in the archive", len(events))

@@ -66,7 +66,7 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 		id := newAuditID()
 		h.minted(t, call{person: sandbox.Jane, apiserver: apiserver, path: credential + "/mint", header: auditID(id)})
 		ids = append(ids, id)
-		h.awaitCredential(t, credential, by("jane", ""))
+		h.awaitBy(t, credential, "jane", "")
 	}
 	mint(0)
 	mint(1)
@@ -86,7 +86,7 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 	assert.NotContains(t, said, "replayed 0 events")
 	require.NoError(t, h.RestartAll(t.Context(), h.mintlog))
 	mint(0)
-	c := h.awaitCredential(t, credential, allAttributed)
+	c := h.awaitAttributed(t, credential)
 	assert.Empty(t, c.Status.Findings)
 	require.NoError(t, h.mintlog.Stop())
 	book := h.ledger(t, credential)
@@ -117,7 +117,7 @@ func TestAnEventThatComesByFilesWebhookAndReplayIsOneInHistoryEvidenceAndArchive
 	h.mintlog, err = h.Run(t.Context(), "mintlog-by-webhook", h.Binary(), arguments...)
 	require.NoError(t, err)
 	require.NoError(t, h.LayAPI(t.Context()))
-	h.awaitCredential(t, credential, by("jane", ""))
+	h.awaitBy(t, credential, "jane", "")
 	mint(1)
 	within(t, 2*time.Minute, func() error {
 		if sources := h.sources(t, ids[len(ids)-1]); !slices.Equal(sources, []string{"webhook:cp-1"}) {
@@ -134,7 +134,7 @@ func TestAnOperationIsAttributedThoughTheLogHasNoBodies(t *testing.T) {
 	credential := shared.application(t, "no-bodies", "app") + ".app"
 	id := newAuditID()
 	shared.minted(t, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
-	shared.awaitCredential(t, credential, by("jane", ""))
+	shared.awaitBy(t, credential, "jane", "")
 	events := 0
 	for _, line := range shared.auditLines(t) {
 		var e struct{ Level, AuditID string }

@@ -27,7 +27,7 @@ func TestALineThatIsLostIsAGapThatExplainsItsMintUntilAReplayBringsItFromAnother
 	h := openSplit(t, sandbox.Options{AuditLogMaxMegabytes: 1})
 	credential := h.application(t, "lost", "app") + ".app"
 	h.mint(t, sandbox.Jane, 0, credential)
-	h.awaitCredential(t, credential, by("jane", ""))
+	h.awaitBy(t, credential, "jane", "")
 
 	// A gap begins up to a quarter of a minute before the last line that was read, and the log has to be older than that
 	// for another pipeline to have been there before.

@@ -108,7 +108,7 @@ func TestAPasswordReachesAnEngineThatReadsNoSecretsThroughTheValues(t *testing.T
 		return nil
 	})
 	assert.Equal(t, before+2, engine.count(release), "one upgrade for each operation")
-	assert.Empty(t, shared.awaitCredential(t, release+".app", by("jane", "")).Status.Password.Waiting)
+	assert.Empty(t, shared.awaitBy(t, release+".app", "jane", "").Status.Password.Waiting)
 
 	// An account that is no longer declared leaves the values first, and the release is never without a Secret it names.
 	shared.patchRelease(t, release, `{"spec":{"values":{"users":{"app":null}}}}`)
