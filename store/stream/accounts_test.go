@@ -73,7 +73,7 @@ func TestWithItsOwnKeyEachPartDoesItsWorkOnStreamsThatAnotherMade(t *testing.T) 
 		want := map[kind]int{events: 21, intents: 4, attempts: 1}[consumerKinds[consumer]]
 		assert.Len(t, drain(t, s, consumer), want, consumer)
 		assert.Eventually(t, func() bool {
-			is, err := streams.look(t.Context(), consumerKinds[consumer], consumer)
+			is, err := streams.lookBriefly(t.Context(), consumer)
 			return err == nil && is.CachedInfo().NumAckPending == 0
 		}, time.Minute, 20*time.Millisecond, "%s acknowledges", consumer)
 	}

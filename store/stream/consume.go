@@ -16,7 +16,8 @@ import (
 )
 
 // A Message is one delivery of an event to a consumer. It comes again unless it is acknowledged in time: for the
-// projector within half a minute, for the archiver within a minute. It holds the event and no more: what the server sent, which is several times as long as what most readers keep of it, goes.
+// projector within half a minute, for the archiver within a minute. It holds the event and no more: what the server sent,
+// which is several times as long as what most readers keep of it, goes.
 type Message struct {
 	Event     event.Event
 	Delivered uint64    // times this message was handed out, this one included
@@ -152,11 +153,10 @@ func (s *Stream) request(ctx context.Context, consumer Consumer, limit int, wait
 		return nil, err
 	}
 	defer leave()
-	of, ok := consumerKinds[consumer]
-	if !ok {
+	if _, ok := consumerKinds[consumer]; !ok {
 		return nil, fmt.Errorf("no such consumer: %s", consumer)
 	}
-	h, err := s.handle(ctx, of, consumer)
+	h, err := s.handle(ctx, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("look up consumer %s: %w", consumer, err)
 	}
@@ -181,21 +181,21 @@ func (s *Stream) doubt(consumer Consumer) {
 	}
 }
 
-// handle is the consumer, which is created again if it is gone and that is ours to do. While a cluster elects a leader nobody answers for it: it
-// is then taken to be there, for a request to it is refused at once until there is a leader, and served as soon as there
-// is.
-func (s *Stream) handle(ctx context.Context, of kind, consumer Consumer) (*handle, error) {
+// handle is the consumer, which is created again if it is gone and that is ours to do. While a cluster elects a leader
+// nobody answers for it: it is then taken to be there, for a request to it is refused at once until there is a leader,
+// and served as soon as there is.
+func (s *Stream) handle(ctx context.Context, consumer Consumer) (*handle, error) {
 	var known *handle
 	if h, ok := s.consumers.Load(consumer); ok {
 		if known = h.(*handle); !known.doubtful.Load() {
 			return known, nil
 		}
 	}
-	found, err := s.look(ctx, of, consumer)
+	found, err := s.lookBriefly(ctx, consumer)
 	missing := errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 	if missing && !s.options.Existing {
 		if err = s.ensure(ctx); err == nil {
-			found, err = s.look(ctx, of, consumer)
+			found, err = s.lookBriefly(ctx, consumer)
 		}
 	}
 	if known != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -209,11 +209,11 @@ func (s *Stream) handle(ctx context.Context, of kind, consumer Consumer) (*handl
 	return h, nil
 }
 
-// look looks a consumer up.
-func (s *Stream) look(ctx context.Context, of kind, consumer Consumer) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+// lookBriefly looks a consumer up of which it does not matter much whether somebody answers for it.
+func (s *Stream) lookBriefly(ctx context.Context, consumer Consumer) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, askInterval)
 	defer cancel()
-	return s.js.Consumer(ctx, streamNames[of], string(consumer))
+	return s.lookUpConsumer(ctx, consumer)
 }
 
 // decode sets aside what is no event. Its contents are not logged: whoever can publish could choose them.

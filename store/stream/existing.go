@@ -17,7 +17,7 @@ func (s *Stream) ready(ctx context.Context) error {
 		return nil
 	}
 	for consumer := range consumerKinds {
-		if _, err := s.js.Consumer(ctx, streamNames[consumerKinds[consumer]], string(consumer)); err != nil {
+		if _, err := s.lookUpConsumer(ctx, consumer); err != nil {
 			return fmt.Errorf("look up consumer %s, which other parts create: %w", consumer, err)
 		}
 	}

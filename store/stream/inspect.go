@@ -56,7 +56,7 @@ func (s *Stream) Inspect(ctx context.Context) ([]StreamState, []ConsumerState, e
 	var consumers []ConsumerState
 	for _, name := range slices.Sorted(maps.Keys(consumerKinds)) {
 		state := ConsumerState{Name: name}
-		c, err := s.js.Consumer(ctx, streamNames[consumerKinds[name]], string(name))
+		c, err := s.lookUpConsumer(ctx, name)
 		switch {
 		case errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound):
 			state.Missing = true
@@ -74,7 +74,7 @@ func (s *Stream) Inspect(ctx context.Context) ([]StreamState, []ConsumerState, e
 
 func (s *Stream) inspectStream(ctx context.Context, name string) (StreamState, error) {
 	state := StreamState{Name: name}
-	is, err := s.js.Stream(ctx, name)
+	is, err := s.lookUpStream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		state.Missing = true
 		return state, nil
@@ -111,7 +111,7 @@ func (s *Stream) LastRefused(ctx context.Context, namespace, credential string, 
 	defer leave()
 	var found []event.Event
 	for _, k := range []kind{intents, attempts} {
-		is, err := s.js.Stream(ctx, streamNames[k])
+		is, err := s.lookUpStream(ctx, streamNames[k])
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
 		}

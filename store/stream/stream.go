@@ -90,13 +90,8 @@ const (
 	archiverAckWait  = time.Minute
 )
 
-const (
-	requestTimeout = 10 * time.Second
-	// publishTimeout ends the wait for the answer to one event, though its stream goes on acknowledging others.
-	publishTimeout = time.Minute
-	// lookupTimeout is for what is asked again if nobody answers, as while a cluster elects a leader.
-	lookupTimeout = time.Second
-)
+// publishTimeout ends the wait for the answer to one event, though its stream goes on acknowledging others.
+const publishTimeout = time.Minute
 
 // checkInterval is how often streams and consumers are looked after.
 const checkInterval = 15 * time.Second
@@ -371,7 +366,7 @@ func (s *Stream) streamConfigs() []jetstream.StreamConfig {
 // ensureStream creates the stream or updates it. A stream that keeps a message for those consumers only that exist when
 // it arrives is created shut: nobody's message is taken, and acknowledged, before its consumers are there.
 func (s *Stream) ensureStream(ctx context.Context, c jetstream.StreamConfig) (isShut bool, err error) {
-	known, err := s.js.Stream(ctx, c.Name)
+	known, err := s.lookUpStream(ctx, c.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		isShut, err = s.createStream(ctx, c)
@@ -417,7 +412,7 @@ func shut(c jetstream.StreamConfig) jetstream.StreamConfig {
 func (s *Stream) ensureConsumer(ctx context.Context, consumer Consumer) error {
 	name := streamNames[consumerKinds[consumer]]
 	if s.created {
-		_, err := s.look(ctx, consumerKinds[consumer], consumer)
+		_, err := s.lookUpConsumer(ctx, consumer)
 		if err == nil {
 			s.stands(string(consumer))
 			return nil
@@ -481,7 +476,7 @@ func (s *Stream) redeliver(ctx context.Context) error {
 
 // reset makes the consumer start again behind the last message below which all are acknowledged.
 func (s *Stream) reset(ctx context.Context, consumer Consumer) error {
-	stream, err := s.js.Stream(ctx, streamNames[consumerKinds[consumer]])
+	stream, err := s.lookUpStream(ctx, streamNames[consumerKinds[consumer]])
 	if err == nil {
 		_, err = stream.ResetConsumer(ctx, string(consumer))
 	}

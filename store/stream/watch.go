@@ -43,7 +43,7 @@ func (s *Stream) watch(ctx context.Context) {
 }
 
 func (s *Stream) check(ctx context.Context, consumer Consumer, last map[Consumer]progress) error {
-	c, err := s.js.Consumer(ctx, streamNames[consumerKinds[consumer]], string(consumer))
+	c, err := s.lookUpConsumer(ctx, consumer)
 	if err != nil {
 		return fmt.Errorf("look up: %w", err)
 	}
@@ -74,7 +74,7 @@ func (s *Stream) lag(ctx context.Context, consumer Consumer, info *jetstream.Con
 	if info.NumPending == 0 && info.NumAckPending == 0 {
 		return 0, nil
 	}
-	stream, err := s.js.Stream(ctx, streamNames[consumerKinds[consumer]])
+	stream, err := s.lookUpStream(ctx, streamNames[consumerKinds[consumer]])
 	if err != nil {
 		return 0, fmt.Errorf("look up the stream: %w", err)
 	}
@@ -91,7 +91,7 @@ func (s *Stream) lag(ctx context.Context, consumer Consumer, info *jetstream.Con
 // measure says how full the streams are that discard nothing, and how many gaps are open.
 func (s *Stream) measure(ctx context.Context) error {
 	for name := range s.metrics.bytes {
-		stream, err := s.js.Stream(ctx, name)
+		stream, err := s.lookUpStream(ctx, name)
 		if err != nil {
 			return fmt.Errorf("look up stream %s: %w", name, err)
 		}
