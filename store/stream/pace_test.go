@@ -2,12 +2,14 @@ package stream
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,21 +28,29 @@ func sentNow() (*message, *answer) {
 	return &message{sent: time.Now(), ack: a}, a
 }
 
-func TestAMessageWaitsAsLongAsItsStreamAcknowledgesOthers(t *testing.T) {
+// neverLed is the pace of a stream of whose leader nobody says anything.
+func neverLed() *pace {
+	return &pace{leaderSince: func(context.Context) time.Time { return time.Time{} }}
+}
+
+func TestAMessageWaitsAsLongAsItsStreamAcknowledgesThoseBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p paces
+		p := neverLed()
+		var before []*message
+		for i := range 5 {
+			m, other := sentNow()
+			time.AfterFunc(time.Duration(i+1)*(requestTimeout-time.Second), func() { other.ok <- &jetstream.PubAck{} })
+			before = append(before, m)
+		}
 		last, answered := sentNow()
 		go func() {
-			for range 5 {
-				m, other := sentNow()
-				other.ok <- &jetstream.PubAck{}
-				time.Sleep(requestTimeout - time.Second)
-				_, err := p.await(context.Background(), events, m)
+			for _, m := range before {
+				_, err := p.await(context.Background(), m)
 				require.NoError(t, err)
 			}
 			answered.ok <- &jetstream.PubAck{Sequence: 6}
 		}()
-		ack, err := p.await(t.Context(), events, last)
+		ack, err := p.await(t.Context(), last)
 		require.NoError(t, err)
 		require.Equal(t, uint64(6), ack.Sequence)
 	})
@@ -48,15 +58,101 @@ func TestAMessageWaitsAsLongAsItsStreamAcknowledgesOthers(t *testing.T) {
 
 func TestAMessageIsGivenUpWhenItsStreamAcknowledgesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p paces
+		p := neverLed()
 		began := time.Now()
 		first, _ := sentNow()
 		second, _ := sentNow()
-		p.acknowledged(attempts)
 		for _, m := range []*message{first, second} {
-			_, err := p.await(t.Context(), events, m)
+			_, err := p.await(t.Context(), m)
 			require.ErrorIs(t, err, jetstream.ErrAsyncPublishTimeout)
 		}
 		require.Equal(t, requestTimeout, time.Since(began), "not as long again for each")
 	})
+}
+
+func TestAMessageIsGivenUpWhenOneIsStoredThatWasSentWellAfter(t *testing.T) {
+	// f sends a second message so long after the first, which is not answered, and returns how long the first waited.
+	f := func(after time.Duration, ack jetstream.PubAck) (waited time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			p := neverLed()
+			began := time.Now()
+			first, _ := sentNow()
+			time.AfterFunc(after, func() {
+				second, answered := sentNow()
+				answered.ok <- &ack
+				_, err := p.await(context.Background(), second)
+				require.NoError(t, err)
+			})
+			_, err := p.await(t.Context(), first)
+			require.ErrorIs(t, err, jetstream.ErrAsyncPublishTimeout)
+			waited = time.Since(began)
+		})
+		return waited
+	}
+	assert.Equal(t, 3*time.Second, f(2500*time.Millisecond, jetstream.PubAck{}))
+	assert.Equal(t, 11*time.Second, f(500*time.Millisecond, jetstream.PubAck{}), "they may have been sent in the other order")
+	assert.Equal(t, 13*time.Second, f(2500*time.Millisecond, jetstream.PubAck{Duplicate: true}), "that is answered out of turn")
+}
+
+func TestAMessageIsGivenUpWhenItsStreamsLeaderLeadsOnlySince(t *testing.T) {
+	// f elects a leader so long after the message was sent, and returns how long it waited, and how often the leader was
+	// asked for by two who wait.
+	f := func(after time.Duration) (waited time.Duration, asked int) {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			p := &pace{leaderSince: func(context.Context) time.Time {
+				asked++
+				if time.Since(began) < after {
+					return began.Add(-time.Hour)
+				}
+				return began.Add(after)
+			}}
+			var both sync.WaitGroup
+			for range 2 {
+				m, _ := sentNow()
+				both.Go(func() {
+					_, err := p.await(context.Background(), m)
+					require.ErrorIs(t, err, jetstream.ErrAsyncPublishTimeout)
+				})
+			}
+			both.Wait()
+			waited = time.Since(began)
+		})
+		return waited, asked
+	}
+	waited, asked := f(200 * time.Millisecond)
+	assert.Equal(t, time.Second, waited)
+	assert.Equal(t, 1, asked)
+	waited, asked = f(4500 * time.Millisecond)
+	assert.Equal(t, 5*time.Second, waited)
+	assert.Equal(t, 5, asked)
+	waited, _ = f(-time.Minute)
+	assert.Equal(t, requestTimeout, waited)
+}
+
+func TestAnAnswerThatIsThereGoesBeforeWhatSpeaksAgainstIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pace{leaderSince: func(context.Context) time.Time { return time.Now() }}
+		for range 100 { // which of two that are ready is taken is left to chance
+			m, answered := sentNow()
+			time.Sleep(time.Minute)
+			answered.ok <- &jetstream.PubAck{}
+			_, err := p.await(t.Context(), m)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestWhatAServerSaysOfItsLeaderIsTakenByTheClockOfWhoAsks(t *testing.T) {
+	asked := time.Now()
+	theirs := asked.Add(-time.Hour) // by a clock that is late
+	since := theirs.Add(-3 * time.Second)
+	f := func(info jetstream.StreamInfo, want time.Time) {
+		t.Helper()
+		assert.True(t, want.Equal(ledSince(&info, asked)))
+	}
+	f(jetstream.StreamInfo{TimeStamp: theirs, Cluster: &jetstream.ClusterInfo{LeaderSince: &since}}, asked.Add(-3*time.Second))
+	f(jetstream.StreamInfo{TimeStamp: theirs, Cluster: &jetstream.ClusterInfo{}}, time.Time{})
+	f(jetstream.StreamInfo{Cluster: &jetstream.ClusterInfo{LeaderSince: &since}}, time.Time{})
+	f(jetstream.StreamInfo{TimeStamp: theirs}, time.Time{})
 }

@@ -128,7 +128,7 @@ func (s *Stream) send(ctx context.Context, k kind, list []event.Event, places []
 			break
 		}
 		m := &messages[i]
-		ack, err := s.paces.await(ctx, k, m)
+		ack, err := s.paces[k].await(ctx, m)
 		if err := s.settle(k, m.identity, err); err != nil {
 			note(err)
 			continue
@@ -161,52 +161,6 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 		return message{}, s.settle(k, m.identity, err)
 	}
 	return m, nil
-}
-
-// paces are when each stream last acknowledged an event. A message waits behind all that were sent before, by whomever:
-// that it has waited for long says nothing while the stream goes on acknowledging.
-type paces struct {
-	mu sync.Mutex
-	of map[kind]time.Time
-}
-
-// await waits for the answer to a message until its stream has acknowledged nothing for requestTimeout.
-func (p *paces) await(ctx context.Context, k kind, m *message) (*jetstream.PubAck, error) {
-	timer := time.NewTimer(p.patience(k, m.sent))
-	defer timer.Stop()
-	for {
-		select {
-		case ack := <-m.ack.Ok():
-			p.acknowledged(k)
-			return ack, nil
-		case err := <-m.ack.Err():
-			return nil, err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-timer.C:
-			left := p.patience(k, m.sent)
-			if left <= 0 {
-				return nil, jetstream.ErrAsyncPublishTimeout
-			}
-			timer.Reset(left)
-		}
-	}
-}
-
-func (p *paces) acknowledged(k kind) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == nil {
-		p.of = map[kind]time.Time{}
-	}
-	p.of[k] = time.Now()
-}
-
-// patience is how much longer to wait for a message.
-func (p *paces) patience(k kind, sent time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return requestTimeout - time.Since(later(sent, p.of[k]))
 }
 
 // settle counts what became of an event and gives its failure a type.

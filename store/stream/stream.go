@@ -127,7 +127,7 @@ type Stream struct {
 	js       jetstream.JetStream
 	repeats  repeats
 	heights  heights
-	paces    paces
+	paces    map[kind]*pace
 
 	created bool            // guarded by lookup: streams, consumers and buckets have stood once
 	missing map[string]bool // guarded by lookup: of these, what was found to be gone and has not been counted
@@ -162,6 +162,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, fmt.Errorf("register the stream's metrics: %w", err)
 	}
 	s := &Stream{options: o, log: o.Log, metrics: m, missing: map[string]bool{}}
+	s.paces = s.newPaces()
 	s.evidence.stream, s.evidence.name = s, evidenceBucket
 	s.gaps.stream, s.gaps.name = s, gapsBucket
 	if err := s.open(ctx); err != nil {
