@@ -68,10 +68,45 @@ resources: {{ toJson .resources }}
 env:
   - {name: SSL_CERT_DIR, value: /etc/mintlog/authorities}
 {{- end }}
+# /healthz answers when the part has begun, and asks nothing of the stream, VictoriaLogs or kube-apiserver. A start may
+# wait for NATS, or read the stream's store: it gives up by itself before ten minutes.
+startupProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 300
+# Two minutes without an answer: on a node under load a part is slow, and to kill it makes the node slower.
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
-  initialDelaySeconds: 10
   periodSeconds: 20
+  timeoutSeconds: 10
+  failureThreshold: 6
+{{- end -}}
+
+{{/* The mint server is asked no more when it is not ready or does not answer; one slow answer is no reason. */}}
+{{- define "mintlog.mintReadiness" -}}
+httpGet: {path: /readyz, port: api, scheme: HTTPS}
+periodSeconds: 2
+timeoutSeconds: 5
+failureThreshold: 3
+{{- end -}}
+
+{{/* Of the pods that kube-apiserver calls one is evicted at a time. Accounts, projector, archiver and streams have no such
+     budget: what waits while none of them runs is done when one does. (dict "root" $ "part" "mint") */}}
+{{- define "mintlog.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: mintlog-{{ .part }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "mintlog.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "mintlog.selector" . | nindent 6 }}
 {{- end -}}
 
 {{/* Arguments of the parts that write account Secrets. */}}
