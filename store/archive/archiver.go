@@ -25,7 +25,10 @@ const (
 	defaultVisible = 3 * time.Second // VictoriaLogs shows what it took after about one
 
 	// maxHeld is how many events of one consumer wait for their confirmation at a time.
-	maxHeld    = 10_000
+	maxHeld = 10_000
+	// maxMissed is of how many events of one consumer misses are counted: of those that the stream has dropped meanwhile
+	// nothing more is heard, and it hands out half as many before they are acknowledged.
+	maxMissed  = 40_000
 	maxBackoff = 30 * time.Second
 	// maxDelay is how long an event that is missing again and again waits for its next try.
 	maxDelay = 10 * time.Minute
@@ -377,7 +380,13 @@ func (f *fill) acknowledge(h *held) {
 // and not the event.
 func (f *fill) missing(id string, h *held, othersFound bool) {
 	f.metrics.unconfirmed.Inc()
-	m := f.missed[id]
+	m, known := f.missed[id]
+	if !known && len(f.missed) >= maxMissed {
+		for forgotten := range f.missed {
+			delete(f.missed, forgotten) // it counts anew if it comes again
+			break
+		}
+	}
 	m.all++
 	if othersFound {
 		m.counted++

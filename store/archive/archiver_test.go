@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -301,6 +302,21 @@ func TestWhileNothingIsFoundTheArchiveIsAtFaultAndNoEventIsSetAside(t *testing.T
 	assert.Zero(t, testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonUnconfirmed)))
 	dropping.Store(false)
 	waitAcknowledged(t, a, 3)
+}
+
+func TestTheMissesOfEventsThatNeverComeBackAreForgotten(t *testing.T) {
+	a, err := NewArchiver(ArchiverOptions{Log: output.Logger(t)})
+	require.NoError(t, err)
+	f := a.newFill(stream.ArchiverAttempts)
+	for i := range maxMissed + 100 {
+		f.missing(strconv.Itoa(i), &held{}, true)
+	}
+	require.Len(t, f.missed, maxMissed)
+	for range defaultTries {
+		f.missing("another", &held{}, true)
+	}
+	assert.Equal(t, 1.0, testutil.ToFloat64(a.metrics.setAside.WithLabelValues(reasonUnconfirmed)), "one that comes again is counted as ever")
+	assert.Len(t, f.missed, maxMissed-1)
 }
 
 func TestBackoffGrowsToItsBoundAndVaries(t *testing.T) {
