@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -213,9 +214,32 @@ func (s *Sandbox) AddNamespace(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Enrol lets mintlog work in a namespace.
+// Enrol lets mintlog work in a namespace, and waits until every kube-apiserver's authorizer knows.
 func (s *Sandbox) Enrol(ctx context.Context, namespace string) error {
-	return s.applyFiles(ctx, namespace, "rbac/enrolment.yaml")
+	if err := s.applyFiles(ctx, namespace, "rbac/enrolment.yaml"); err != nil {
+		return err
+	}
+	for number := range s.apiServers {
+		for _, name := range []string{"mint", "accounts"} {
+			if err := until(ctx, func(ctx context.Context) error { return s.mayListSecrets(ctx, name, number, namespace) }); err != nil {
+				return fmt.Errorf("enrolling %s: %w", namespace, err)
+			}
+		}
+	}
+	return nil
+}
+
+// mayListSecrets is an error unless a kube-apiserver lets a service account of mintlog list the Secrets of a namespace.
+func (s *Sandbox) mayListSecrets(ctx context.Context, name string, apiserver int, namespace string) error {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:               "system:serviceaccount:" + Namespace + ":" + name,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Namespace: namespace, Resource: "secrets"},
+	}}
+	answer, err := s.Kubernetes(ClusterAdmin, apiserver).AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err == nil && !answer.Status.Allowed {
+		err = fmt.Errorf("%s may not list Secrets yet", name)
+	}
+	return err
 }
 
 func roleBinding(name, role string, subjects []any) object {
