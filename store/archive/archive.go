@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,18 +35,51 @@ const (
 // ErrLineTooLong is returned when the archive answers with a line that no row of it can be.
 var ErrLineTooLong = errors.New("line of the archive's answer is too long")
 
-// A StatusError is an answer of VictoriaLogs other than 2xx.
+// A StatusError is an answer of VictoriaLogs other than 2xx, or one of any status that is not VictoriaLogs'.
 type StatusError struct {
 	Doing   string
 	Code    int
 	Message string // the beginning of its text; empty for inserts, whose errors quote the lines sent
+	strange string // what answered instead of VictoriaLogs
 }
 
 func (e *StatusError) Error() string {
-	if e.Message == "" {
+	switch {
+	case e.strange != "":
+		return e.Doing + ": " + e.strange
+	case e.Message == "":
 		return fmt.Sprintf("%s: VictoriaLogs answered %d", e.Doing, e.Code)
 	}
 	return fmt.Sprintf("%s: VictoriaLogs answered %d: %q", e.Doing, e.Code, e.Message)
+}
+
+// errNoRow is part of the error where a line of an answer is no row that was asked for.
+var errNoRow = errors.New("read the archive's answer")
+
+// isStrange reports whether an answer is not VictoriaLogs': a page for people, or one to a question that a redirection
+// turned into another.
+func isStrange(request *http.Request, answer *http.Response) bool {
+	return contentType(answer) == "text/html" || answer.Request.Method != request.Method
+}
+
+// strange says what an answer is that is not VictoriaLogs', and what to do.
+func strange(request *http.Request, answer *http.Response) string {
+	where, from := place(request.URL), place(answer.Request.URL)
+	if where != from {
+		where += " redirected to " + from + ", which"
+	}
+	return fmt.Sprintf("%s answered %d (%s), as VictoriaLogs does not: see that the URL leads to it, and to no login, other path or redirection",
+		where, answer.StatusCode, cmp.Or(contentType(answer), "no content type"))
+}
+
+func contentType(answer *http.Response) string {
+	kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type"))
+	return kind
+}
+
+// place is a URL without what in it may be secret.
+func place(u *url.URL) string {
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // An Archive is one VictoriaLogs. Its methods may be called concurrently.
@@ -106,22 +140,27 @@ func (a *Archive) insertBatch(ctx context.Context, lines [][]byte) error {
 	if err != nil {
 		return err
 	}
-	return answer.Close()
+	return answer.Body.Close()
 }
 
-// do sends a request and returns the body of its answer if that is a success.
-func (a *Archive) do(request *http.Request, doing string) (io.ReadCloser, error) {
+// do sends a request and returns the answer if that is a success.
+func (a *Archive) do(request *http.Request, doing string) (*http.Response, error) {
 	request.Header.Set("AccountID", "0")
 	request.Header.Set("ProjectID", "0")
 	answer, err := a.client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	if answer.StatusCode/100 == 2 {
-		return answer.Body, nil
+	failure := &StatusError{Doing: doing, Code: answer.StatusCode}
+	switch {
+	case isStrange(request, answer):
+		failure.strange = strange(request, answer)
+	case answer.StatusCode/100 == 2:
+		return answer, nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, 300))
-	return nil, errors.Join(&StatusError{Doing: doing, Code: answer.StatusCode, Message: string(text)}, answer.Body.Close())
+	failure.Message = string(text)
+	return nil, errors.Join(failure, answer.Body.Close())
 }
 
 // Query calls handle with every event that the query asks for, newest first by time of reception (which of two of the
@@ -195,7 +234,7 @@ func (a *Archive) collect(ctx context.Context, logsQL string) ([]*filed, error) 
 	err := a.rows(ctx, logsQL, func(r row) error {
 		at, err := readTime(r, fieldTime, "")
 		if err != nil {
-			return fmt.Errorf("read the archive's answer: %w", err)
+			return err
 		}
 		e, err := fromRow(r)
 		page = append(page, &filed{at, e, err})
@@ -256,24 +295,30 @@ func (a *Archive) rows(ctx context.Context, logsQL string, handle func(row) erro
 	if err != nil {
 		return err
 	}
-	defer answer.Close()
-	return readRows(answer, handle)
+	defer answer.Body.Close()
+	if err := readRows(answer.Body, handle); errors.Is(err, errNoRow) {
+		return fmt.Errorf("query: %s: %w", strange(request, answer), err)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 func readRows(answer io.Reader, handle func(row) error) error {
 	lines := bufio.NewScanner(answer)
 	lines.Buffer(make([]byte, 0, 64<<10), maxRow)
 	r := row{}
-	for lines.Scan() {
+	for lines.Scan() && lines.Err() == nil { // the last line of an answer that was cut short is none
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
 		clear(r)
-		if err := jsonv2.Unmarshal(lines.Bytes(), &r, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
-			return fmt.Errorf("read the archive's answer: %w", err)
+		err := jsonv2.Unmarshal(lines.Bytes(), &r, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+		if err == nil {
+			err = handle(r)
 		}
-		if err := handle(r); err != nil {
-			return err
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNoRow, err)
 		}
 	}
 	switch err := lines.Err(); {
@@ -300,6 +345,9 @@ func (a *Archive) present(ctx context.Context, list []reference) (map[string]boo
 	for first := 0; first < len(list); first += idsPerQuery {
 		part := list[first:min(len(list), first+idsPerQuery)]
 		err := a.rows(ctx, presentQuery(part), func(r row) error {
+			if r[fieldEventID] == "" {
+				return errors.New("it names no event")
+			}
 			present[r[fieldEventID]] = true
 			return nil
 		})
@@ -389,5 +437,5 @@ func (a *Archive) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return answer.Close()
+	return answer.Body.Close()
 }

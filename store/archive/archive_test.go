@@ -248,6 +248,72 @@ func TestAnInsertThatIsRefusedIsATypedErrorWithoutWhatWasSent(t *testing.T) {
 	assert.NotContains(t, err.Error(), "jane")
 }
 
+func TestAnAnswerThatIsNotVictoriaLogsSaysFromWhereItComesAndWhatToLookAt(t *testing.T) {
+	answers := func(code int, kind, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(code)
+			_, _ = fmt.Fprint(w, body)
+		}
+	}
+	login := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/login" {
+				answers(http.StatusOK, "text/plain", "who are you?")(w, r)
+				return
+			}
+			http.Redirect(w, r, "/login?state=hunter2", code)
+		}
+	}
+	f := func(handler http.HandlerFunc, inserts bool, words ...string) {
+		t.Helper()
+		server := httptest.NewServer(handler)
+		defer server.Close()
+		host := server.Listener.Addr().String()
+		archive := New("http://sre:hunter2@"+host+"/logs", nil)
+		asked := map[string]func() error{
+			"/select/logsql/query": func() error {
+				return archive.Query(t.Context(), Query{}, func(event.Event) error { return nil })
+			},
+		}
+		if !inserts {
+			asked["/insert/jsonline"] = func() error { return insert(t, archive, mints(0, 1)) }
+		}
+		for path, ask := range asked {
+			err := ask()
+			require.Error(t, err, path)
+			for _, word := range append(words, "http://"+host+"/logs"+path, "see that the URL leads to it") {
+				assert.Contains(t, err.Error(), strings.ReplaceAll(word, "HOST", host), path)
+			}
+			assert.NotContains(t, err.Error(), "hunter2", "no secret of the URL")
+			assert.NotContains(t, err.Error(), "line contents", "nothing of what was sent")
+		}
+		_, err := archive.State(t.Context())
+		require.ErrorContains(t, err, "see that the URL leads to it", "what the doctor asks")
+		_, err = archive.present(t.Context(), references(mints(0, 1)))
+		require.ErrorContains(t, err, "see that the URL leads to it", "what the archiver asks")
+	}
+	page := "<!DOCTYPE html><title>line contents</title>"
+	f(answers(http.StatusOK, "text/html; charset=utf-8", page), false, "answered 200 (text/html)")
+	f(answers(http.StatusUnauthorized, "text/html", page), false, "answered 401 (text/html)")
+	f(answers(http.StatusBadGateway, "text/html", page), false, "answered 502 (text/html)")
+	f(login(http.StatusFound), false, "redirected to http://HOST/login, which answered 200 (text/plain)")
+	f(login(http.StatusTemporaryRedirect), true, "redirected to http://HOST/login, which answered 200 (text/plain)")
+	f(answers(http.StatusOK, "text/plain", "ok"), true, "answered 200 (text/plain)")
+	f(answers(http.StatusOK, "application/json", `{"status":"error"}`), true, "answered 200 (application/json)")
+}
+
+func TestAnAnswerThatIsCutShortIsNotTakenForAnothers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = fmt.Fprint(w, `{"_time":"2026-0`)
+	}))
+	defer server.Close()
+	err := New(server.URL, nil).Query(t.Context(), Query{}, func(event.Event) error { return nil })
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	assert.NotContains(t, err.Error(), "leads to it")
+}
+
 func TestAQueryThatVictoriaLogsDoesNotUnderstandIsAnErrorThatSaysWhy(t *testing.T) {
 	t.Parallel()
 	v := startVictoriaLogs(t)

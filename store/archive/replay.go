@@ -72,7 +72,7 @@ func (a *Archive) patiently(ctx context.Context, q Query, size, tries int) ([]*f
 	for failures := 1; ; failures++ {
 		page, err := a.page(ctx, q, size)
 		var status *StatusError
-		final := errors.As(err, &status) && status.Code/100 == 4 && status.Code != 429 || errors.Is(err, ErrLineTooLong)
+		final := errors.As(err, &status) && status.Code/100 != 5 && status.Code != 429 || errors.Is(err, ErrLineTooLong)
 		if err == nil || final || failures >= tries || ctx.Err() != nil {
 			return page, err
 		}

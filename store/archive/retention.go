@@ -42,10 +42,10 @@ func (a *Archive) retention(ctx context.Context) (retention, error) {
 	if err != nil {
 		return retention{}, err
 	}
-	defer answer.Close()
+	defer answer.Body.Close()
 	var r retention
 	bounds := map[string]*time.Duration{"retentionPeriod": &r.past, "maxBackfillAge": &r.backfill, "futureRetention": &r.future}
-	lines := bufio.NewScanner(answer)
+	lines := bufio.NewScanner(answer.Body)
 	for lines.Scan() {
 		name, value, ok := flagOf(lines.Text())
 		if bound := bounds[name]; ok && bound != nil {

@@ -18,7 +18,7 @@ type State struct {
 // State asks VictoriaLogs for what it serves queries with, its time and its retention.
 func (a *Archive) State(ctx context.Context) (State, error) {
 	var s State
-	if err := a.rows(ctx, "_time:1s | limit 1", func(row) error { return nil }); err != nil {
+	if _, err := a.collect(ctx, "_time:1s | limit 1"); err != nil {
 		return s, err
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+"/health", nil)
