@@ -116,7 +116,7 @@ func showRevoke(t terminal, a call, answer v1alpha1.MintStatus) error {
 	}
 	fmt.Fprintf(t.err, "The password of user %s of %s in %s is replaced by one that nobody knows.\n", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace))
 	sayOperation(t, a, answer)
-	fmt.Fprintf(t.err, "%s: until then the password before is valid, and connections that are open may stay open.\n", ownTime)
+	fmt.Fprintf(t.err, "%s: until then the password before, if one was issued, is valid, and connections that are open may stay open.\n", ownTime)
 	return nil
 }
 

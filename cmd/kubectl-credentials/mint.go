@@ -114,7 +114,7 @@ func (m *minting) run(ctx context.Context, c *client, t terminal, a call, precon
 		}
 		defer file.drop() // unless it was kept
 	}
-	answer, err := m.mint(ctx, c, t, a, preconditions)
+	answer, r, err := m.mint(ctx, c, t, a, preconditions)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,11 @@ func (m *minting) run(ctx context.Context, c *client, t terminal, a call, precon
 	}
 	fmt.Fprintf(t.err, "A new password for user %s of %s in %s, shown this once.\n", printable.Name(answer.Username), printable.Name(a.credential), printable.Name(a.namespace))
 	sayOperation(t, a, answer)
-	fmt.Fprintf(t.err, "%s, and until then the one before is valid. Clients that use the one before are locked out then.\n", ownTime)
+	before := "and until then the one before, if one was issued, is valid. Clients that use it are locked out then."
+	if r.first {
+		before = "and none was issued here before it. Clients that have one from elsewhere are locked out then."
+	}
+	fmt.Fprintf(t.err, "%s, %s\n", ownTime, before)
 	return nil
 }
 
@@ -159,20 +163,20 @@ func (m *minting) deliver(ctx context.Context, t terminal, a call, answer v1alph
 }
 
 // mint finds out what is replaced, asks whoever has to be asked, and mints.
-func (m *minting) mint(ctx context.Context, c *client, t terminal, a call, given *v1alpha1.Preconditions) (v1alpha1.MintStatus, error) {
+func (m *minting) mint(ctx context.Context, c *client, t terminal, a call, given *v1alpha1.Preconditions) (v1alpha1.MintStatus, replacement, error) {
 	for tries := 1; ; tries++ {
 		r, err := m.replace(ctx, c, t, a, given)
 		if err != nil {
-			return v1alpha1.MintStatus{}, err
+			return v1alpha1.MintStatus{}, r, err
 		}
 		answer, err := m.ask(ctx, c, t, a, r)
 		if !r.unused || !apierrors.IsConflict(err) || tries == firstMints {
-			return answer, err
+			return answer, r, err
 		}
 		select {
 		case <-time.After(betweenFirstMints):
 		case <-ctx.Done():
-			return v1alpha1.MintStatus{}, err
+			return v1alpha1.MintStatus{}, r, err
 		}
 	}
 }
@@ -211,6 +215,7 @@ type replacement struct {
 	preconditions *v1alpha1.Preconditions // nil: whatever it is
 	unused        bool                    // nobody can be using the password, so nobody was asked
 	tried         bool                    // a dry run went well
+	first         bool                    // no password was issued before
 }
 
 // replace finds out what the mint replaces, unless the flags leave it open, and asks if somebody may be using it. Whoever
@@ -230,7 +235,7 @@ func (m *minting) replace(ctx context.Context, c *client, t terminal, a call, gi
 	case err != nil && !apierrors.IsNotFound(err):
 		return replacement{}, err
 	case err != nil || !mayBeInUse(present):
-		return replacement{preconditions: stillIs(present), unused: true}, nil
+		return replacement{preconditions: stillIs(present), unused: true, first: neverIssued(present)}, nil
 	default:
 		about, still = inUse(present, t.now()), stillIs(present)
 	}
@@ -266,7 +271,7 @@ func (m *minting) ofOrigin(a call, present v1alpha1.Credential, given *v1alpha1.
 	if given != nil && given.Revision != nil {
 		preconditions.Revision = given.Revision
 	}
-	return replacement{preconditions: preconditions, unused: given == nil && m.origin == v1alpha1.OriginNotIssued}, nil
+	return replacement{preconditions: preconditions, unused: given == nil && m.origin == v1alpha1.OriginNotIssued, first: neverIssued(present)}, nil
 }
 
 // stillIs are the preconditions that nobody changed the password since the credential was read; the zero credential is
@@ -281,6 +286,11 @@ func stillIs(c v1alpha1.Credential) *v1alpha1.Preconditions {
 	default: // its ledger cannot be read
 		return &v1alpha1.Preconditions{ResourceVersion: &c.ResourceVersion, UID: &c.UID}
 	}
+}
+
+// neverIssued reports whether nobody was ever given a password here; the zero credential has no Secret yet.
+func neverIssued(c v1alpha1.Credential) bool {
+	return c.UID == "" || c.Status.Password.Origin == v1alpha1.OriginNotIssued && !mayBeInUse(c)
 }
 
 // mayBeInUse reports whether somebody may know the password: where the account's record and what is stored are known to

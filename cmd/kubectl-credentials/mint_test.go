@@ -130,6 +130,28 @@ func TestOnATerminalTheQuestionSaysWhatBreaksAndTheAnswerHoldsForWhatWasShown(t 
 	f("", false)
 }
 
+func TestAMintSaysOfThePasswordBeforeWhatIsTrue(t *testing.T) {
+	const none, one = "and none was issued here before it.", "the one before, if one was issued, is valid."
+	f := func(origin, says, not string, arguments ...string) {
+		t.Helper()
+		s := holding(t, origin)
+		if origin == "" {
+			s.answers["GET "+app] = refuses(apierrors.NewNotFound(v1alpha1.Resource("credentials"), "postgres-orders.app"))
+		}
+		r := s.command(t, append([]string{"mint", "postgres-orders.app"}, arguments...)...)
+		assert.Equal(t, exitOK, r.code, r.err)
+		assert.Contains(t, r.err, says, "%s %v", origin, arguments)
+		assert.NotContains(t, r.err, not, "%s %v", origin, arguments)
+	}
+	f("NotIssued", none, one)
+	f("NotIssued", none, one, "--if-origin=NotIssued")
+	f("", none, one) // no account Secret yet
+	f("", none, one, "--if-origin=NotIssued")
+	f("Revoked", one, none)
+	f("Minted", one, none, "--if-origin=Minted")
+	f("NotIssued", one, none, "--yes") // nothing was read
+}
+
 // seeded is a server on which an account is seeded between the first read and the first mint.
 func seeded(t *testing.T, then string) *server {
 	s := holding(t, then)
