@@ -41,8 +41,10 @@ func TestTheProjectorReachesTheAccountSecretsByNameAndNoOther(t *testing.T) {
 	_, err := admin().CoreV1().Secrets(ns).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "another"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	projector := kubernetes.NewForConfigOrDie(as(t, "projector")).CoreV1().Secrets(ns)
-	_, err = projector.Get(t.Context(), "granted-orders.app.account", metav1.GetOptions{})
-	require.NoError(t, err)
+	eventually(t, "the authorizer knows of the grant", func() bool {
+		_, err := projector.Get(t.Context(), "granted-orders.app.account", metav1.GetOptions{})
+		return err == nil
+	})
 	_, err = projector.Get(t.Context(), "another", metav1.GetOptions{})
 	assert.True(t, apierrors.IsForbidden(err))
 	_, err = projector.List(t.Context(), metav1.ListOptions{})
@@ -106,9 +108,9 @@ func TestARoleThatIsNotMintlogsIsNeverAdopted(t *testing.T) {
 	install(t, ns, "Adopted", "app", "more")
 	eventually(t, "a grant of our own", func() bool {
 		role, err := admin().RbacV1().Roles(ns).Get(t.Context(), "credentials-adopted-orders", metav1.GetOptions{})
-		return err == nil && len(role.OwnerReferences) == 1
+		return err == nil && len(role.OwnerReferences) == 1 &&
+			assert.ObjectsAreEqual([]string{"adopted-orders.app.account", "adopted-orders.more.account"}, granted(t, ns, "adopted-orders"))
 	})
-	assert.Equal(t, []string{"adopted-orders.app.account", "adopted-orders.more.account"}, granted(t, ns, "adopted-orders"))
 }
 
 func TestNobodyBindsHimselfToARoleBeforeItGainsRules(t *testing.T) {

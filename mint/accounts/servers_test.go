@@ -81,6 +81,7 @@ func as(t *testing.T, name string) *rest.Config {
 // A role is a running accounts role.
 type role struct {
 	stop   func()
+	caches *cluster.Cluster
 	gather prometheus.Gatherer
 	log    *output.Buffer
 }
@@ -112,6 +113,7 @@ func runWith(t *testing.T, config *rest.Config, changes ...func(*accounts.Option
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	caches, err := cluster.New(cluster.Options{Config: config, Log: log})
 	require.NoError(t, err)
+	r.caches = caches
 	options := accounts.Options{
 		Cluster: caches, Client: client, Namespace: sandbox.Namespace, Webhooks: webhook.New(webhook.Options{}),
 		Random: rand.Reader, Log: log, Registerer: registry,
@@ -138,6 +140,29 @@ func runWith(t *testing.T, config *rest.Config, changes ...func(*accounts.Option
 		require.Fail(t, "the role has not looked at its record of kinds within a minute")
 	}
 	return r
+}
+
+// knows waits until the role has an application as the API server has it: applications and definitions come by watches of
+// their own, in any order.
+func (r *role) knows(t *testing.T, namespace, release string) {
+	t.Helper()
+	version := helmRelease(t, namespace, release).GetResourceVersion()
+	eventually(t, "the role knows of "+release, func() bool {
+		known, ok := r.caches.Release(namespace, release)
+		return ok && known.ResourceVersion == version
+	})
+}
+
+// knowsKind waits, as knows does, for the definition of a kind.
+func (r *role) knowsKind(t *testing.T, kind string) {
+	t.Helper()
+	definitions := dynamic.NewForConfigOrDie(servers().RESTConfig(sandbox.ClusterAdmin, 0)).Resource(sandbox.ApplicationDefinitions)
+	live, err := definitions.Get(t.Context(), strings.ToLower(kind), metav1.GetOptions{})
+	require.NoError(t, err)
+	eventually(t, "the role knows of "+kind, func() bool {
+		known, ok := r.caches.Definition(kind)
+		return ok && known.ResourceVersion == live.GetResourceVersion()
+	})
 }
 
 // writes is how many objects the role has written.

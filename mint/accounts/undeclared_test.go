@@ -119,7 +119,7 @@ func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *test
 
 	r.stop() // it goes while nobody looks
 	define(t, "Block", nil)
-	run(t)
+	r = run(t)
 	install(t, ns, "Block", "between")
 	eventually(t, "the kind is forgotten", func() bool {
 		m, err := admin().CoreV1().ConfigMaps(sandbox.Namespace).Get(t.Context(), "mintlog-kinds", metav1.GetOptions{})
@@ -129,6 +129,7 @@ func TestABlockThatIsTakenAwayDeletesNothingAndBeginsAnewWhenItComesBack(t *test
 	never(t, "the Secret changes", func() bool { return !assert.ObjectsAreEqual(before, secret(t, ns, "block-orders.app.account")) })
 
 	install(t, ns, "Block", "app", "between")
+	r.knows(t, ns, "block-orders")
 	define(t, "Block", users)
 	awaitSight(t, "Block")
 	eventually(t, "what came between is found", func() bool { return len(found(t, ns, "block-orders")) == 2 })
