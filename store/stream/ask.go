@@ -14,7 +14,7 @@ const (
 	askInterval = time.Second
 )
 
-// ask puts a question that changes nothing, once more each askInterval, and returns the first answer. What reaches a
+// ask puts a question that may be answered twice, once more each askInterval, and returns the first answer. What reaches a
 // server while it stops, or a cluster while it elects a leader, is lost and never answered; a server that is slow answers
 // what it was asked first.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {

@@ -48,7 +48,6 @@ func (s *Stream) Attend(ctx context.Context, now time.Time, senders map[string]t
 		if !errors.Is(err, ErrConflict) || attempt >= gapsTries {
 			return fmt.Errorf("note the attendance: %w", err)
 		}
-		pause(ctx, 0)
 	}
 }
 

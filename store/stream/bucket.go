@@ -29,12 +29,10 @@ func bucketStream(name string) string { return "KV_" + name }
 
 // get returns the value under the key and its revision, or ErrNotFound.
 func (b *bucket) get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	entry, err := ask(ctx, func(ctx context.Context) (entry jetstream.KeyValueEntry, err error) {
-		err = b.use(ctx, func(kv *keyValue) (err error) {
-			entry, err = kv.Get(ctx, key)
-			return err
-		})
-		return entry, err
+	var entry jetstream.KeyValueEntry
+	err = b.use(ctx, func(kv *keyValue) (err error) {
+		entry, err = ask(ctx, func(ctx context.Context) (jetstream.KeyValueEntry, error) { return kv.Get(ctx, key) })
+		return err
 	})
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil, 0, ErrNotFound
@@ -46,17 +44,22 @@ func (b *bucket) get(ctx context.Context, key string) (value []byte, revision ui
 }
 
 // put writes the value if the key is at the expected revision, 0 meaning that nothing is there, and returns the new
-// revision; else ErrConflict. A bucket that has no room is ErrFull.
+// revision; else ErrConflict, which may also say that the value is written and the answer to that was lost: read again.
+// A bucket that has no room is ErrFull.
 func (b *bucket) put(ctx context.Context, key string, value []byte, expectedRevision uint64) (revision uint64, err error) {
-	err = b.use(ctx, func(kv *keyValue) (err error) {
-		if expectedRevision == 0 {
-			revision, err = kv.Create(ctx, key, value)
-		} else {
-			revision, err = kv.Update(ctx, key, value, expectedRevision)
-		}
+	err = typed(b.use(ctx, func(kv *keyValue) (err error) {
+		revision, err = ask(ctx, func(ctx context.Context) (uint64, error) {
+			if expectedRevision == 0 {
+				return kv.Create(ctx, key, value)
+			}
+			return kv.Update(ctx, key, value, expectedRevision)
+		})
 		return err
-	})
-	return revision, typed(err)
+	}))
+	if errors.Is(err, ErrConflict) {
+		pause(ctx, 0) // while a cluster replicates a write it refuses the next, and who reads finds neither
+	}
+	return revision, err
 }
 
 // use calls do with the bucket, which is looked up once, and again if it turns out to be gone.

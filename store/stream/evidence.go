@@ -30,7 +30,8 @@ func (e *Evidence) Get(ctx context.Context, key string) (value []byte, revision 
 }
 
 // Put writes the value if the key is at the expected revision, 0 meaning that nothing is there, and returns the new
-// revision; else ErrConflict. A bucket that has no room is ErrFull.
+// revision; else ErrConflict, which may also say that the value is written and the answer to that was lost: read again.
+// A bucket that has no room is ErrFull.
 func (e *Evidence) Put(ctx context.Context, key string, value []byte, expectedRevision uint64) (revision uint64, err error) {
 	if revision, err = e.bucket.put(ctx, key, value, expectedRevision); err != nil {
 		return 0, fmt.Errorf("write evidence: %w", err)

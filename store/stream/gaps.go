@@ -186,10 +186,6 @@ func (s *Stream) changeGaps(ctx context.Context, change func([]gap.Gap) ([]gap.G
 		if !errors.Is(err, ErrConflict) || attempt >= gapsTries {
 			return err
 		}
-		pause(ctx, 0)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 	}
 }
 
