@@ -17,11 +17,13 @@ type pace struct {
 	mu           sync.Mutex
 	acknowledged time.Time // when the stream last acknowledged something
 	reached      time.Time // when the newest message that it has stored was sent
-
-	asking sync.Mutex // one question for the leader at a time
-	asked  time.Time  // guarded by asking: when the last one ended
-	led    time.Time  // guarded by asking: its answer
+	asking       bool      // for the leader
+	asked        time.Time // when that ended last
+	led          time.Time // what leaderSince said
 }
+
+// lookInterval is how often it is looked whether a message is lost.
+const lookInterval = askInterval / 4
 
 // await waits for the answer to a message until it is lost: with a server that stopped, on its way, or because nobody
 // answers at all.
@@ -37,14 +39,17 @@ func (p *pace) await(ctx context.Context, m *message) (*jetstream.PubAck, error)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timer.C:
-			timer.Reset(askInterval)
+			timer.Reset(lookInterval)
 		}
-		if !p.isLost(ctx, m) {
+		p.lookForLeader(ctx)
+		if !p.isLost(m) {
 			continue
 		}
 		select { // what others were answered meanwhile says nothing of a message that was answered, too
 		case ack := <-m.ack.Ok():
 			return p.note(m, ack), nil
+		case err := <-m.ack.Err():
+			return nil, err
 		default:
 			return nil, jetstream.ErrAsyncPublishTimeout
 		}
@@ -64,23 +69,29 @@ func (p *pace) note(m *message, ack *jetstream.PubAck) *jetstream.PubAck {
 
 // isLost reports whether a message will not be acknowledged any more: because one that was sent well after it has been,
 // because nothing has been for long, or because the stream's leader leads only since.
-func (p *pace) isLost(ctx context.Context, m *message) bool {
+func (p *pace) isLost(m *message) bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	overtaken := p.reached.Sub(m.sent) > askInterval
 	silent := time.Since(later(m.sent, p.acknowledged)) >= requestTimeout
-	p.mu.Unlock()
-	return overtaken || silent || p.leads(ctx).After(m.sent)
+	return overtaken || silent || p.led.After(m.sent)
 }
 
-// leads is leaderSince, asked for no more often than each askInterval by all who wait.
-func (p *pace) leads(ctx context.Context) time.Time {
-	p.asking.Lock()
-	defer p.asking.Unlock()
-	if time.Since(p.asked) >= askInterval {
-		p.led = p.leaderSince(ctx)
-		p.asked = time.Now()
+// lookForLeader asks for leaderSince, in the background so that no message that is answered waits for it, and no more
+// often than each askInterval for all who wait.
+func (p *pace) lookForLeader(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asking || time.Since(p.asked) < askInterval {
+		return
 	}
-	return p.led
+	p.asking = true
+	go func() {
+		led := p.leaderSince(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.led, p.asked, p.asking = later(p.led, led), time.Now(), false
+	}()
 }
 
 // paces are those of all streams.
@@ -92,9 +103,10 @@ func (s *Stream) newPaces() map[kind]*pace {
 	return all
 }
 
-// leaderSince asks for the leader of a stream. A server that is alone has none.
+// leaderSince asks for the leader of a stream. A server that is alone has none, and one with an older accounts.conf tells
+// of none: it is asked once on a connection.
 func (s *Stream) leaderSince(ctx context.Context, k kind) time.Time {
-	if s.conn.ConnectedClusterName() == "" {
+	if s.conn.ConnectedClusterName() == "" || s.leadersHidden.Load() == s.conn.Stats().Reconnects+1 {
 		return time.Time{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, askInterval)

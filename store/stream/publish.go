@@ -149,7 +149,7 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	if err != nil {
 		return message{}, fmt.Errorf("encode event %d: %w", index, err)
 	}
-	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects, sent: time.Now()}, subject(e)
+	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
 	if size, limit := int64(len(payload)+len(subject)), s.conn.MaxPayload()-headerRoom; size > limit {
 		s.metrics.tooLarge.Inc()
 		return message{}, &TooLargeError{Index: index, Identity: m.identity, Size: size, Limit: limit}
@@ -160,6 +160,7 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	if err != nil {
 		return message{}, s.settle(k, m.identity, err)
 	}
+	m.sent = time.Now() // not before: with too many on their way it had to wait
 	return m, nil
 }
 

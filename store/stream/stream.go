@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,7 +138,8 @@ type Stream struct {
 
 	consumers sync.Map // Consumer → *handle
 
-	readyOn atomic.Uint64 // the connection, counted from 1, on which ready found everything
+	readyOn       atomic.Uint64 // the connection, counted from 1, on which ready found everything
+	leadersHidden atomic.Uint64 // the connection, counted from 1, on which leaderSince may not ask
 
 	use    sync.RWMutex // held for reading by what Close has to wait for
 	closed bool         // guarded by use
@@ -210,7 +212,12 @@ func (s *Stream) connect() error {
 			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { s.log.Info("connection to the stream is back") }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Warn("stream connection", "error", err) }),
+		nats.ErrorHandler(func(conn *nats.Conn, _ *nats.Subscription, err error) {
+			s.log.Warn("stream connection", "error", err)
+			if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "$JS.API.STREAM.INFO.") {
+				s.leadersHidden.Store(conn.Stats().Reconnects + 1)
+			}
+		}),
 	}
 	if s.options.URL == "" {
 		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+s.options.EvidenceBytes+gapsBytes, s.log)
@@ -241,6 +248,7 @@ func ownInbox(o *nats.Options) error { return nats.CustomInboxPrefix("_INBOX." +
 
 // Close lets publishes under way finish, flushes acknowledgements, and stops the embedded server.
 func (s *Stream) Close() error {
+	s.stop() // who looks after the streams may hold what a publish waits for
 	s.use.Lock()
 	if s.closed {
 		s.use.Unlock()
@@ -248,7 +256,6 @@ func (s *Stream) Close() error {
 	}
 	s.closed = true
 	s.use.Unlock()
-	s.stop()
 	s.done.Wait()
 	return s.release()
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,4 +79,25 @@ func Run(t testing.TB, options *server.Options) *server.Server {
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	require.True(t, s.ReadyForConnections(time.Minute), "the NATS server does not start")
 	return s
+}
+
+// Cluster starts three servers in the test's process that form one, as Run does. Change may change each one's options.
+func Cluster(t testing.TB, change func(*server.Options)) []*server.Server {
+	t.Helper()
+	options := make([]*server.Options, 3)
+	var routes []string
+	for i := range options {
+		options[i] = Options(t)
+		listen := Options(t)
+		options[i].ServerName = fmt.Sprintf("server-%d", i)
+		options[i].Cluster = server.ClusterOpts{Name: "test", Host: listen.Host, Port: listen.Port}
+		routes = append(routes, fmt.Sprintf("nats://%s:%d", listen.Host, listen.Port))
+	}
+	var servers []*server.Server
+	for _, o := range options {
+		o.Routes = server.RoutesFromStr(strings.Join(routes, ","))
+		change(o)
+		servers = append(servers, Run(t, o))
+	}
+	return servers
 }
