@@ -175,6 +175,7 @@ func newRoot(t terminal) *cobra.Command {
 	root.PersistentFlags().IntVarP(&c.level, "v", "v", 0, "At 6 and above, tell of each request on standard error; no level tells what is in one.")
 	root.AddCommand(newList(c), newMint(c), newRevoke(c), newHistory(c), newWait(c), newVersion(t))
 	addCompletion(root, t)
+	addHelp(root)
 	for _, command := range append(root.Commands(), root) {
 		command.Long += exitCodes
 	}
@@ -189,6 +190,23 @@ func addCompletion(root *cobra.Command, t terminal) {
 		if c.HasSubCommands() {
 			c.Example = "  kubectl-credentials completion bash > ~/.local/share/bash-completion/completions/kubectl-credentials"
 			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
+}
+
+// addHelp adds cobra's command, which reports success for what is no command.
+func addHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if show := c.Run; c.Name() == "help" {
+			c.Example = "  kubectl credentials help mint"
+			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
+				if _, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return unknownCommand(root, strings.Join(args, " "))
+				}
+				show(c, args)
+				return nil
+			}
 		}
 	}
 }

@@ -468,6 +468,8 @@ func TestAWrongCommandLineIsAUsageErrorAndAsksTheServerNothing(t *testing.T) {
 		assert.Contains(t, r.err, want)
 	}
 	f(`there is no command "mnt"`, "mnt", "x")
+	f(`there is no command "mnt"`, "help", "mnt")
+	f(`there is no command "mint x"`, "help", "mint", "x")
 	f("Did you mean mint?", "mnt", "x")
 	f("one NAME", "mint")
 	f("is not the name of a credential: it may not contain '/'", "mint", "a/b")
@@ -597,6 +599,16 @@ func TestEveryCommandDocumentsExitCodesAndShowsExamples(t *testing.T) {
 		assert.Contains(t, r.out, "kubectl credentials "+strings.TrimPrefix(command.Name(), root.Name()), command.Name())
 		assert.NotEmpty(t, command.Example, command.Name())
 		assert.NotContains(t, r.out, cobra.CommandDisplayNameAnnotation)
+	}
+}
+
+func TestHelpIsAskedForByACommandToo(t *testing.T) {
+	s := newServer(t)
+	for _, words := range [][]string{nil, {"mint"}, {"completion", "bash"}} {
+		asked := s.command(t, append([]string{"help"}, words...)...)
+		assert.Equal(t, exitOK, asked.code, "%v", words)
+		assert.NotEmpty(t, asked.out, "%v", words)
+		assert.Equal(t, s.command(t, append(words, "--help")...).out, asked.out, "%v", words)
 	}
 }
 

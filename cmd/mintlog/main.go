@@ -55,7 +55,17 @@ own; "mintlog all" runs them in one process with an embedded stream.`,
 		enrollCommand(), unenrollCommand(), enrolledCommand(), definitionsCommand(), certificatesCommand(), doctorCommand())
 	takesConfiguration(root)
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
+		if show := c.Run; c.Name() == "help" {
+			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
+				if _, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return fmt.Errorf("there is no help about %q", strings.Join(args, " ")) // cobra would report success
+				}
+				show(c, args)
+				return nil
+			}
+		}
 		if c.HasSubCommands() && !c.Runnable() {
 			// Cobra would print help for a word that is no command of it, and report success.
 			noArguments(c).RunE = func(c *cobra.Command, _ []string) error { return c.Help() }

@@ -70,6 +70,8 @@ func TestAWrongFlagIsNamedTogetherWithWhatToDo(t *testing.T) {
 	f("name the namespaces", "unenroll")
 	f(`unknown command "chekc"`, "definitions", "chekc", "wiki.yaml")
 	f(`unknown command "tcsh"`, "completion", "tcsh")
+	f(`no help about "al"`, "help", "al")
+	f(`no help about "definitions chekc"`, "help", "definitions", "chekc")
 	f("unknown flag", "all", "--auditlog=x")
 	f("unknown command", "al")
 	f("--audit-log", "all", "--metrics-address=", "--state="+t.TempDir())
