@@ -91,7 +91,7 @@ func TestAWriteThatNeverArrivedIsLookedForUntilTheBudgetIsSpent(t *testing.T) {
 		version := s.version(t)
 		mint := s.serve(t, unsent)
 		var received time.Time
-		_, err := mint.mint(t, s, remaining(2*time.Second), func(c *call) { received = c.received })
+		_, err := mint.mint(t, s, remaining(3*time.Second), func(c *call) { received = c.received })
 		refusedForNow(t, err, "its history will tell")
 		assert.GreaterOrEqual(t, time.Since(received), ledger.WriteBudget)
 		assert.Equal(t, version, s.version(t))
@@ -447,7 +447,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 func TestAWriteThatIsStillUnderWayWhenTheBudgetIsSpentNeverLands(t *testing.T) {
 	s := seeded(t, sandbox.TenantAcme, nil)
 	version := s.version(t)
-	const left = 2 * time.Second
+	const left = 4 * time.Second
 	code, answered, arrives := make(chan int, 1), make(chan struct{}), make(chan struct{})
 	mint := s.serve(t, func(_ int, w *write) (*http.Response, error) {
 		// The network holds its body back, and brings no word that the client has left.
@@ -471,7 +471,7 @@ func TestAWriteThatIsStillUnderWayWhenTheBudgetIsSpentNeverLands(t *testing.T) {
 	refusedForNow(t, err, "its history will tell")
 	select {
 	case <-answered:
-	case <-time.After(20 * time.Second): // by itself it would in a minute
+	case <-time.After(45 * time.Second): // by itself it would in a minute
 		assert.Fail(t, "kube-apiserver has not given it up")
 	}
 	close(arrives)
@@ -520,7 +520,7 @@ func TestABudgetThatIsSpentBetweenTwoTriesEndsTheMint(t *testing.T) {
 		<-w.request.Context().Done()
 		return answering(409, metav1.StatusReasonConflict), nil
 	}))
-	_, err := mint.mint(t, s, remaining(2*time.Second))
+	_, err := mint.mint(t, s, remaining(4*time.Second))
 	refusedForNow(t, err, "")
 	assert.Len(t, mint.faults.sent(), 1)
 	assert.Equal(t, was, s.entries(t))

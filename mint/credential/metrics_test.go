@@ -40,7 +40,10 @@ func gathered(t *testing.T, registry *prometheus.Registry, metric string) map[st
 func TestAMetricTellsWhenEachPasswordLastChangedAndByWhichOperation(t *testing.T) {
 	s := seeded(t, sandbox.TenantAcme, nil)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(accountsCollector{storage: &Storage{cluster: s.cluster, viewer: viewer{now: time.Now, retention: time.Hour}}, lastChange: true})
+	// What other tests minted does not grow too old to be pending meanwhile.
+	now := time.Now()
+	standing := viewer{now: func() time.Time { return now }, retention: time.Hour}
+	registry.MustRegister(accountsCollector{storage: &Storage{cluster: s.cluster, viewer: standing}, lastChange: true})
 	const metric = "mintlog_credential_last_change_timestamp_seconds"
 	assert.Contains(t, gathered(t, registry, metric), s.credential+" "+s.namespace+" create")
 	before := gathered(t, registry, "mintlog_attributions")["Pending"]

@@ -180,7 +180,7 @@ func TestAPasswordIsStoredAsTheWebhookSays(t *testing.T) {
 
 func TestAFormatWebhookThatFailsOrAnswersWrongHasNothingWritten(t *testing.T) {
 	h := newHook(t)
-	s, of, impatient := theWorld(t).serve(t, nil), ofKind(t, byWebhook(h, 10)), ofKind(t, byWebhook(h, 1))
+	s, of, impatient := theWorld(t).serve(t, nil), ofKind(t, byWebhook(h, 10)), ofKind(t, byWebhook(h, 3))
 	f := func(of *subject, want string, with http.HandlerFunc) {
 		t.Helper()
 		h.answer(with)

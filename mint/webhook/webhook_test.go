@@ -249,7 +249,7 @@ func TestAWebhookThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 			}
 			select {
 			case <-r.Context().Done():
-			case <-time.After(10 * time.Second):
+			case <-time.After(5 * time.Minute):
 			}
 		})
 		to := h.config()
@@ -257,14 +257,14 @@ func TestAWebhookThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 		began := time.Now()
 		_, err := format(webhook.New(webhook.Options{}), to)
 		require.EqualError(t, err, "the webhook did not answer in time")
-		assert.Less(t, time.Since(began), 5*time.Second)
+		assert.Less(t, time.Since(began), 2*time.Minute)
 
-		to.Timeout = 10 * time.Second
+		to.Timeout = 5 * time.Minute
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		_, err = webhook.New(webhook.Options{}).Format(ctx, "Wiki", to, "argon2id", "app", plaintext)
 		cancel()
 		require.EqualError(t, err, "the webhook did not answer in time", "the caller's deadline counts as well")
-		assert.Less(t, time.Since(began), 9*time.Second)
+		assert.Less(t, time.Since(began), 4*time.Minute)
 	}
 }
 
