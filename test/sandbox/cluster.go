@@ -270,6 +270,26 @@ func (s *Sandbox) awaitTenantRoles(ctx context.Context) error {
 				return fmt.Errorf("waiting for the tenants' roles: %w", err)
 			}
 		}
+		if err := until(ctx, func(ctx context.Context) error { return s.mayActAsJane(ctx, number) }); err != nil {
+			return fmt.Errorf("waiting for the tenants' roles: %w", err)
+		}
+	}
+	return nil
+}
+
+// mayActAsJane is an error unless a kube-apiserver lets tenant-root act as jane, whose binding is in no namespace.
+func (s *Sandbox) mayActAsJane(ctx context.Context, apiserver int) error {
+	for resource, name := range map[string]string{"users": Jane, "groups": groups[Jane][0]} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: resource, Name: name},
+		}}
+		answer, err := s.Kubernetes(TenantRoot, apiserver).AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if !answer.Status.Allowed {
+			return fmt.Errorf("%s may not yet act as %s", TenantRoot, name)
+		}
 	}
 	return nil
 }
