@@ -184,8 +184,8 @@ func (s *Sandbox) startAll(ctx context.Context) error {
 }
 
 // Stop ends everything, waits until it is gone, and removes the directory if the sandbox made it. mintlog's processes
-// are asked to end, and killed after a minute; the servers are killed. A second call waits for the first, and returns what it
-// does.
+// are asked to end, and killed after three minutes; the servers are killed. A second call waits for the first, and returns
+// what it does.
 func (s *Sandbox) Stop() error { return s.stop() }
 
 func (s *Sandbox) end() error {

@@ -160,7 +160,7 @@ func TestWhatAHelmReleaseOwnsGoesWithIt(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := secrets.Get(t.Context(), "owned", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, 5*time.Minute, 100*time.Millisecond)
 }
 
 func TestADeletedNamespaceGoes(t *testing.T) {
@@ -170,7 +170,7 @@ func TestADeletedNamespaceGoes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := namespaces.Get(t.Context(), "tenant-passing", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, 5*time.Minute, 100*time.Millisecond)
 }
 
 func TestAFieldOfTheBlockThatNobodyKnowsReachesTheReader(t *testing.T) {
@@ -286,7 +286,7 @@ func TestStopLeavesNoProcessAndNoDirectory(t *testing.T) {
 			}
 			_, err := os.Stat(s.Directory())
 			return os.IsNotExist(err)
-		}, 2*time.Minute, 50*time.Millisecond)
+		}, 5*time.Minute, 50*time.Millisecond)
 	}
 	f(func(s *sandbox.Sandbox, _ func()) { _ = s.Stop() }) // sleep ends by the signal: an error
 	f(func(_ *sandbox.Sandbox, cancel func()) { cancel() })

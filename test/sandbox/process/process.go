@@ -33,7 +33,7 @@ type Options struct {
 
 	StopSignal  syscall.Signal      // what Stop sends; SIGTERM if zero
 	DeathSignal syscall.Signal      // what it gets when this process dies; SIGKILL if zero
-	Grace       time.Duration       // how long Stop waits before it kills; a minute if zero
+	Grace       time.Duration       // how long Stop waits before it kills; three minutes if zero
 	Credential  *syscall.Credential // the user to run as; nil: our own
 	Detached    bool                // it may outlive this process, and a closed terminal
 }
@@ -61,7 +61,7 @@ func Start(ctx context.Context, options Options) (*Process, error) {
 		options.DeathSignal = syscall.SIGKILL
 	}
 	if options.Grace == 0 {
-		options.Grace = time.Minute
+		options.Grace = 3 * time.Minute
 	}
 	p := &Process{options: options}
 	if err := p.start(ctx); err != nil {
