@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -270,7 +271,7 @@ func TestAPasswordChangedByHandIsOutOfBandAndBearsItsAuthorsName(t *testing.T) {
 		if hasFinding(c, "OutOfBand") {
 			return fmt.Errorf("a mint mends it: %v", c.Status.Findings)
 		}
-		return by("jane", "")(c)
+		return errors.Join(isNewest(c, shared.ledger(t, credential).Newest()), by("jane", "")(c))
 	})
 }
 

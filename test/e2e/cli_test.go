@@ -2,11 +2,15 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,10 +29,24 @@ func (h *house) kubectl(t *testing.T, person string, arguments ...string) (stdou
 	bin := filepath.Join(h.Root(), "bin")
 	command := exec.CommandContext(ctx(t), filepath.Join(bin, "kubectl"), arguments...)
 	command.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+h.Kubeconfig(person, 0), "HOME="+t.TempDir())
-	var out, errors bytes.Buffer
-	command.Stdout, command.Stderr = &out, &errors
+	var out, complaint bytes.Buffer
+	command.Stdout, command.Stderr = &out, &complaint
 	err = command.Run()
-	return out.String(), errors.String(), err
+	return out.String(), complaint.String(), err
+}
+
+// read is what kubectl prints. What kube-apiserver says of the API, discovery and OpenAPI, follows the API a moment later.
+func read(t *testing.T, person string, arguments ...string) (out string) {
+	t.Helper()
+	within(t, 2*time.Minute, func() error {
+		printed, stderr, err := kubectl(t, person, arguments...)
+		out = printed
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, stderr)
+		}
+		return nil
+	})
+	return out
 }
 
 func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
@@ -37,8 +55,7 @@ func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
 		"credentials", "credential.spec", "credential.spec.application", "credential.status", "credential.status.password",
 		"credential.status.history", "credential.status.findings",
 	} {
-		out, stderr, err := kubectl(t, sandbox.Jane, "explain", path)
-		require.NoError(t, err, stderr)
+		out := read(t, sandbox.Jane, "explain", path)
 		assert.Contains(t, out, "DESCRIPTION:", path)
 		assert.NotContains(t, out, "<no description>", path)
 	}
@@ -46,9 +63,13 @@ func TestKubectlExplainsEveryFieldOfTheAPI(t *testing.T) {
 
 func TestKubectlListsTheResource(t *testing.T) {
 	t.Parallel()
-	out, stderr, err := kubectl(t, sandbox.Jane, "api-resources", "--api-group=credentials.cozystack.io")
-	require.NoError(t, err, stderr)
-	assert.Regexp(t, `credentials\s+cred,creds\s+credentials\.cozystack\.io/v1alpha1\s+true\s+Credential`, out)
+	resource := regexp.MustCompile(`credentials\s+cred,creds\s+credentials\.cozystack\.io/v1alpha1\s+true\s+Credential`)
+	within(t, 2*time.Minute, func() error {
+		if out := read(t, sandbox.Jane, "api-resources", "--api-group=credentials.cozystack.io"); !resource.MatchString(out) {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
 
 func TestKubectlPrintsTheTable(t *testing.T) {
@@ -56,16 +77,14 @@ func TestKubectlPrintsTheTable(t *testing.T) {
 	credential := shared.application(t, "table", "app") + ".app"
 	shared.mint(t, sandbox.Jane, 0, credential)
 	shared.awaitBy(t, credential, "jane", "")
-	out, stderr, err := kubectl(t, sandbox.Ivan, "get", "credentials", "-n", acme, credential)
-	require.NoError(t, err, stderr)
+	out := read(t, sandbox.Ivan, "get", "credentials", "-n", acme, credential)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 2)
 	assert.Equal(t, []string{"NAME", "USERNAME", "ORIGIN", "LAST", "CHANGE", "BY", "FINDINGS", "AGE"}, strings.Fields(lines[0]))
 	assert.Equal(t, []string{credential, "app", "Minted"}, strings.Fields(lines[1])[:3])
 	assert.Equal(t, "jane", strings.Fields(lines[1])[4])
 
-	out, stderr, err = kubectl(t, sandbox.Ivan, "get", "creds", "-n", acme, "-l", "apps.cozystack.io/application.name=table", "-o", "name")
-	require.NoError(t, err, stderr)
+	out = read(t, sandbox.Ivan, "get", "creds", "-n", acme, "-l", "apps.cozystack.io/application.name=table", "-o", "name")
 	assert.Equal(t, "credential.credentials.cozystack.io/"+credential, strings.TrimSpace(out))
 }
 

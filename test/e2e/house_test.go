@@ -113,15 +113,17 @@ func ctx(t *testing.T) context.Context {
 }
 
 // application lays an application of the kind Postgres in tenant-acme with the given users, and waits until all of
-// them are seeded. It returns the release's name.
+// them are seeded, shown and minted. It returns the release's name.
 func (h *house) application(t *testing.T, name string, users ...string) string {
 	t.Helper()
 	_, err := h.InstallRelease(ctx(t), acme, "Postgres", name, values(users...))
 	require.NoError(t, err)
 	release := "postgres-" + name
-	for _, user := range users {
-		h.awaitCredential(t, release+"."+strings.ToLower(user), func(*v1alpha1.Credential) error { return nil })
+	credentials := make([]string, len(users))
+	for i, user := range users {
+		credentials[i] = release + "." + strings.ToLower(user)
 	}
+	require.NoError(t, h.AwaitServed(ctx(t), acme, credentials))
 	return release
 }
 

@@ -37,10 +37,10 @@ func raw(t *testing.T, config *rest.Config, request string) string {
 	require.NoError(t, err)
 	tlsConfig.NextProtos = []string{"http/1.1"}
 	address := strings.TrimPrefix(config.Host, "https://")
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", address, tlsConfig)
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", address, tlsConfig)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = conn.Write([]byte(request))
 	require.NoError(t, err)
 	reader := bufio.NewReader(conn)

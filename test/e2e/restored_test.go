@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestASecretThatIsPutBackFromABackupIsRestoredUntilTheNextMint(t *testing.T)
 		if hasFinding(c, "Restored") {
 			return fmt.Errorf("it is restored still")
 		}
-		return allAttributed(c)
+		return errors.Join(isNewest(c, shared.ledger(t, credential).Newest()), allAttributed(c))
 	})
 	assert.Equal(t, "Minted", c.Status.Password.Origin)
 	require.NotEqual(t, backup.Data[corev1.BasicAuthPasswordKey], shared.secret(t, credential).Data[corev1.BasicAuthPasswordKey])

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
+	"github.com/mintlog/mintlog/store/event"
 	"github.com/mintlog/mintlog/test/sandbox"
 	"github.com/mintlog/mintlog/test/victorialogs"
 )
@@ -36,7 +37,9 @@ func TestALineThatIsLostIsAGapThatExplainsItsMintUntilAReplayBringsItFromAnother
 
 	// Ingest is down while the log rotates, and the file with the mint in it is deleted.
 	require.NoError(t, h.parts["ingest"].Stop())
-	h.mint(t, sandbox.Jane, 0, credential)
+	id := newAuditID()
+	h.minted(t, call{person: sandbox.Jane, path: credential + "/mint", header: auditID(id)})
+	h.awaitLogged(t, id, event.ResponseComplete)
 	revision := h.ledger(t, credential).Newest().Revision
 	h.rotate(t, 0)
 	lines := h.auditLines(t)
@@ -51,6 +54,9 @@ func TestALineThatIsLostIsAGapThatExplainsItsMintUntilAReplayBringsItFromAnother
 		return nil
 	})
 	c := h.awaitWithin(t, 5*time.Minute, credential, func(c *v1alpha1.Credential) error {
+		if c.Status.Password.Revision != revision {
+			return errors.New("the view is behind")
+		}
 		if !hasFinding(c, "Unattributed") || !hasFinding(c, "Gap") {
 			return fmt.Errorf("findings: %v", c.Status.Findings)
 		}

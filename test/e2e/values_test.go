@@ -55,6 +55,11 @@ func (h *house) clickHouse(t *testing.T, engine *applier, name string, users ...
 		}
 		return nil
 	})
+	credentials := make([]string, len(users))
+	for i, user := range users {
+		credentials[i] = release + "." + strings.ToLower(user)
+	}
+	require.NoError(t, h.AwaitServed(ctx(t), acme, credentials))
 	return release
 }
 
@@ -135,6 +140,16 @@ func TestAPasswordThatWaitsForASuspendedReleaseIsSaidToWaitAndComesWhenItIsResum
 	engine.logsIn(t, release, first)
 	time.Sleep(time.Second) // times of releases are whole seconds
 	shared.patchRelease(t, release, `{"metadata":{"annotations":{"any":"thing"}},"spec":{"suspend":true}}`)
+	within(t, 2*time.Minute, func() error { // what was under way is deployed
+		u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); observed != u.GetGeneration() {
+			return fmt.Errorf("generation %d is observed, of %d", observed, u.GetGeneration())
+		}
+		return nil
+	})
 	second := shared.mint(t, sandbox.Jane, 1, credential)
 	c := shared.awaitCredential(t, credential, func(c *v1alpha1.Credential) error {
 		if c.Status.Password.Revision != second.Revision || c.Status.Password.Waiting == "" {
@@ -162,18 +177,28 @@ func TestAnOperationOfWhichTheAccountsRoleDiedReachesTheEngineAfterItsRestart(t 
 	shared.layClickHouse(t)
 	engine := shared.apply(t)
 	release := shared.clickHouse(t, engine, "restarted", "app")
+	var minted v1alpha1.MintStatus
 	for range 3 {
-		minted := shared.mint(t, sandbox.Jane, 0, release+".app")
+		minted = shared.mint(t, sandbox.Jane, 0, release+".app")
 		shared.mintlog.Kill() // mint server and accounts role are one process here: it may or may not have asked Flux
 		require.NoError(t, shared.RestartAll(t.Context(), shared.mintlog))
 		engine.logsIn(t, release, minted)
 	}
-	u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
-	require.NoError(t, err)
-	asked := u.GetAnnotations()[requestedAt]
+	var asked string
+	within(t, 2*time.Minute, func() error {
+		u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		asked = u.GetAnnotations()[requestedAt]
+		if at, err := time.Parse(time.RFC3339Nano, asked); err != nil || !at.After(minted.At.Time) {
+			return fmt.Errorf("Flux was asked at %q, and not since the mint at %s", asked, minted.At.Time)
+		}
+		return nil
+	})
 	require.NoError(t, shared.RestartAll(t.Context(), shared.mintlog))
 	shared.clickHouse(t, engine, "restarted-later", "app") // it has had its turn
-	u, err = shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
+	u, err := shared.helmReleases().Get(ctx(t), release, metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, asked, u.GetAnnotations()[requestedAt], "nothing is asked twice")
 }
@@ -234,6 +259,10 @@ func TestACozystackControllerThatTakesTheEntriesAwayIsNotFoughtAndIsNamed(t *tes
 	assert.Equal(t, 13, resets, "the first, and of what was put back twelve times in this hour")
 	require.Len(t, shared.valuesFrom(t, release), 1)
 	require.NoError(t, engine.login(release, minted.Username, minted.Password), "the engine goes on with what it has")
-	c := shared.awaitCredential(t, release+".app", func(*v1alpha1.Credential) error { return nil })
-	assert.Contains(t, c.Status.Password.Waiting, "has no entry in spec.valuesFrom")
+	shared.awaitCredential(t, release+".app", func(c *v1alpha1.Credential) error {
+		if !strings.Contains(c.Status.Password.Waiting, "has no entry in spec.valuesFrom") {
+			return fmt.Errorf("it waits for %q", c.Status.Password.Waiting)
+		}
+		return nil
+	})
 }
