@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -68,8 +70,30 @@ func verifies(c *x509.Certificate, bundle []byte, at time.Time) error {
 	return err
 }
 
+// awaitCertifier waits until kube-apiserver's authorizer knows what the job may do.
+func awaitCertifier(t *testing.T) {
+	t.Helper()
+	const job = "system:serviceaccount:mintlog:certificates"
+	within(t, 3*time.Minute, func() error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: job, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "patch", Group: "apiregistration.k8s.io", Resource: "apiservices", Name: "v1alpha1.credentials.cozystack.io",
+			},
+		}}
+		got, err := cluster.Kubernetes(admin, 0).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if !got.Status.Allowed || !may(t, job, "update", sandbox.Namespace, "mintlog-mint-tls") {
+			return errors.New("the job may not do its work yet")
+		}
+		return nil
+	})
+}
+
 func TestTheJobMakesCertificatesWithItsOwnRightsAndOnce(t *testing.T) {
 	laySelfSigned(t)
+	awaitCertifier(t)
 	file, err := cluster.ServiceAccountKubeconfig(t.Context(), "certificates", 0)
 	require.NoError(t, err)
 	for _, w := range jobs(t, render(t, "--values", shapes(t)["small"])) {

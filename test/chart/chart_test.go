@@ -46,7 +46,7 @@ func render(t *testing.T, arguments ...string) []byte {
 // run runs one of the sandbox's tools.
 func run(t *testing.T, input []byte, name string, arguments ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(cluster.Root(), "bin", name), arguments...)
 	var out bytes.Buffer

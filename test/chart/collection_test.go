@@ -40,7 +40,7 @@ func owned(t *testing.T, namespace, application string) *corev1.Secret {
 	require.NoError(t, cluster.Enrol(t.Context(), namespace))
 	client := kubernetes.NewForConfigOrDie(as(accounts)).CoreV1().Secrets(namespace)
 	var made *corev1.Secret
-	within(t, time.Minute, func() error { // until the enrolment is seen
+	within(t, 3*time.Minute, func() error { // until the enrolment is seen
 		made, err = client.Create(t.Context(), secret, metav1.CreateOptions{})
 		return err
 	})
@@ -53,7 +53,7 @@ func account(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
 
 func awaitGone(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
-	within(t, time.Minute, func() error {
+	within(t, 5*time.Minute, func() error {
 		_, err := account(t.Context(), secret)
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -75,7 +75,7 @@ func TestAnAccountSecretGoesWithItsApplicationInEveryWayThatKubernetesHas(t *tes
 			awaitGone(t, secret)
 			continue
 		}
-		within(t, time.Minute, func() error {
+		within(t, 5*time.Minute, func() error {
 			is, err := account(t.Context(), secret)
 			require.NoError(t, err)
 			if len(is.OwnerReferences) > 0 {
@@ -91,7 +91,7 @@ func TestANamespaceWithAccountSecretsCanBeDeleted(t *testing.T) {
 	secret := owned(t, namespace, "orders")
 	namespaces := cluster.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Namespaces()
 	require.NoError(t, namespaces.Delete(t.Context(), namespace, metav1.DeleteOptions{}))
-	within(t, time.Minute, func() error {
+	within(t, 5*time.Minute, func() error {
 		is, err := namespaces.Get(t.Context(), namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -70,7 +70,7 @@ func TestANamespaceIsEnrolledOnce(t *testing.T) {
 	changes, err = e.Enroll(t.Context(), namespace)
 	require.NoError(t, err)
 	require.Equal(t, []string{"rolebinding mintlog-mint created", "rolebinding mintlog-accounts created"}, done(changes))
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		if !may(t, mint, "list", namespace, "") || !may(t, accounts, "delete", namespace, "") {
 			return fmt.Errorf("the roles are not let in yet")
 		}
@@ -127,7 +127,7 @@ func TestWhatIsInTheWayOfEnrolmentIsNamed(t *testing.T) {
 		_, err := cluster.Apply(t.Context(), "", o)
 		require.NoError(t, err)
 	}
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		_, err = enroller("mallory").Enroll(t.Context(), namespace)
 		if err == nil || !strings.Contains(err.Error(), "hold what it grants") || !strings.Contains(err.Error(), "attempting to grant") {
 			return fmt.Errorf("the error is %w", err)
@@ -192,6 +192,16 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	require.NoError(t, err, labelled)
 	require.Equal(t, len(want), strings.Count(labelled, "\n"), labelled)
 
+	within(t, 3*time.Minute, func() error { // until kube-apiserver's authorizer knows of the grants
+		for _, n := range []string{namespace, other} {
+			for _, secret := range []string{"postgres-one.app.account", "postgres-two.app.account"} {
+				if !may(t, projector, "patch", n, secret) || !may(t, mint, "list", n, "") || !may(t, accounts, "list", n, "") {
+					return fmt.Errorf("what was granted in %s is not known yet", n)
+				}
+			}
+		}
+		return nil
+	})
 	t.Run("each identity reaches what it must and nothing else", func(t *testing.T) { matrix(t, namespace, other) })
 
 	// What a tenant made stays, though it is named alike.
@@ -213,7 +223,7 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	require.Less(t, strings.Index(out, "rolebinding mintlog-accounts deleted"), strings.Index(out, "rolebinding credentials-postgres-one deleted"), out)
 	require.Less(t, strings.Index(out, "rolebinding credentials-postgres-two deleted"), strings.Index(out, "role credentials-postgres-one deleted"), out)
 	require.Equal(t, []string{"role credentials-of-mine"}, slices.Concat(named(t, namespace, "credentials-"), named(t, namespace, "mintlog-")))
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		for _, user := range []string{mint, accounts, projector} {
 			for _, verb := range []string{"get", "list", "patch"} {
 				if may(t, user, verb, namespace, "postgres-one.app.account") {
@@ -233,7 +243,7 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 
 	// An application that goes takes its grant along.
 	require.NoError(t, cluster.DeleteRelease(t.Context(), other, "postgres-two"))
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		if got := named(t, other, "credentials-"); !slices.Equal([]string{want[0], want[2]}, got) {
 			return fmt.Errorf("there are %v", got)
 		}
@@ -246,7 +256,7 @@ func TestANamespaceThatIsTakenOutKeepsNoRoleAndNoBinding(t *testing.T) {
 	require.NoError(t, err, out)
 	require.NoError(t, working.Restart(t.Context()))
 	t.Cleanup(func() { require.NoError(t, working.Stop()) })
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		if got := named(t, namespace, "credentials-postgres-"); !slices.Equal(want, got) {
 			return fmt.Errorf("there are %v", got)
 		}

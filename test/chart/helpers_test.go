@@ -24,7 +24,7 @@ import (
 )
 
 func contextOf() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), time.Minute)
+	return context.WithTimeout(context.Background(), 5*time.Minute)
 }
 
 func unmarshal(document []byte, into any) error { return yaml.UnmarshalStrict(document, into) }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,33 +64,41 @@ func (i *installation) helm(arguments ...string) (string, error) {
 	return string(out), err
 }
 
-// deleted are the resources of what Helm has deleted, in turn, but for its own records.
-func (i *installation) deleted() []string {
+// deleted are the resources of what Helm has deleted since then, in turn, but for its own records.
+func (i *installation) deleted(since time.Time) []string {
 	i.t.Helper()
 	log, err := os.ReadFile(i.AuditLog(0))
 	require.NoError(i.t, err)
-	var all []string
+	received := map[time.Time]string{}
 	for line := range bytes.Lines(log) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it is being written
+		}
 		var e struct {
-			UserAgent string
-			ObjectRef struct{ Resource, Name string }
+			UserAgent                string
+			ObjectRef                struct{ Resource, Name string }
+			RequestReceivedTimestamp time.Time
 		}
 		require.NoError(i.t, json.Unmarshal(line, &e))
-		if strings.Contains(e.UserAgent, "Helm") && !strings.HasPrefix(e.ObjectRef.Name, "sh.helm.release.") {
-			all = append(all, e.ObjectRef.Resource)
+		if strings.Contains(e.UserAgent, "Helm") && !strings.HasPrefix(e.ObjectRef.Name, "sh.helm.release.") && e.RequestReceivedTimestamp.After(since) {
+			received[e.RequestReceivedTimestamp] = e.ObjectRef.Resource
 		}
+	}
+	var all []string
+	for _, at := range slices.SortedFunc(maps.Keys(received), time.Time.Compare) {
+		all = append(all, received[at])
 	}
 	return all
 }
 
 func TestEveryShapeIsInstalledAndUninstallingTakesTheAPIAwayFirstAndNoApplication(t *testing.T) {
-	i := newInstallation(t)
+	i, began := newInstallation(t), time.Now()
 	release, err := i.InstallRelease(t.Context(), sandbox.TenantAcme, "Redis", "stays", map[string]any{})
 	require.NoError(t, err)
 	all := shapes(t)
 	for _, name := range []string{"small", "small-webhook", "webhook", "large"} {
 		require.Contains(t, all, name)
-		within(t, 2*time.Minute, func() error { // until the foreign kinds are served
+		within(t, 5*time.Minute, func() error { // until the foreign kinds are served
 			// The sandbox has laid roles and policies already; an installation would find none.
 			out, err := i.helm("upgrade", "--install", "mintlog", chartFolder(), "--values", all[name], "--take-ownership", "--force-conflicts")
 			if err != nil {
@@ -100,15 +110,23 @@ func TestEveryShapeIsInstalledAndUninstallingTakesTheAPIAwayFirstAndNoApplicatio
 		delete(all, name)
 	}
 	require.Empty(t, all, "a shape is not installed here")
-	changed := len(i.deleted())
+	last := time.Now()
 	out, err := i.helm("uninstall", "mintlog")
 	require.NoError(t, err, out)
 
-	deleted := i.deleted()
-	require.Equal(t, "apiservices", deleted[changed], "%v", deleted[changed:])
-	for _, resource := range []string{"deployments", "statefulsets", "daemonsets", "services", "serviceaccounts", "clusterroles", "validatingadmissionpolicies"} {
-		assert.Contains(t, deleted, resource)
-	}
+	within(t, 2*time.Minute, func() error { // the log tells of a request a moment after its answer
+		deleted := i.deleted(began)
+		for _, resource := range []string{"deployments", "statefulsets", "daemonsets", "services", "serviceaccounts", "clusterroles", "validatingadmissionpolicies"} {
+			if !slices.Contains(deleted, resource) {
+				return fmt.Errorf("the log does not tell of %s: %v", resource, deleted)
+			}
+		}
+		if deleted = i.deleted(last); len(deleted) == 0 || deleted[0] != "apiservices" {
+			return fmt.Errorf("the first is not the APIService: %v", deleted)
+		}
+		return nil
+	})
+	deleted := i.deleted(began)
 	// With their definition the applications would go, and with them their account Secrets: not when a shape no longer has
 	// it, and not at the end.
 	assert.NotContains(t, deleted, "customresourcedefinitions")

@@ -96,7 +96,7 @@ func TestThePartsDoTheMainJobWithTheArgumentsIdentitiesAndKeysThatTheChartGivesT
 	require.NoError(t, cluster.AwaitFirstSight(t.Context(), "Postgres"))
 	_, err := cluster.LayRelease(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, 2))
+	require.NoError(t, cluster.AwaitServed(t.Context(), sandbox.TenantAcme, []string{"postgres-orders.app", "postgres-orders.report-reader"}))
 
 	const credential = "/apis/credentials.cozystack.io/v1alpha1/namespaces/" + sandbox.TenantAcme + "/credentials/postgres-orders.app"
 	jane := cluster.RESTConfig(sandbox.Jane, 0)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mintlog/mintlog/mint/admission"
@@ -496,7 +497,31 @@ func furnish(ctx context.Context, namespace string) error {
 	if err == nil && a.code != 200 {
 		err = fmt.Errorf("noting on the HelmRelease: %s", a)
 	}
-	return err
+	return errors.Join(err, awaitRights(ctx, namespace))
+}
+
+// awaitRights waits until kube-apiserver's authorizer, which has Roles and RoleBindings by a watch each, has all that was
+// laid before.
+func awaitRights(ctx context.Context, namespace string) error {
+	for _, o := range []string{
+		`{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "the-last"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]}`,
+		`{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "the-last"},
+			"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "the-last"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "the-last"}]}`,
+	} {
+		if err := apply(ctx, namespace, o); err != nil {
+			return err
+		}
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "the-last", ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "configmaps"},
+	}}
+	for {
+		got, err := cluster.Kubernetes(admin, 0).AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil || got.Status.Allowed {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // in is the same attempt in a namespace that is furnished like the one that it names.
@@ -696,7 +721,7 @@ func (m mutant) awaitInForce(t *testing.T) {
 // hit is an attempt that must be denied and that a mutant lets through.
 func (m mutant) hit(t *testing.T, attempts []attempt) *attempt {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the policy without a hole is out of force here
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); { // until the policy without a hole is out of force here
 		for _, a := range attempts {
 			if a = a.in(m.namespace); !a.allowed && a.make(t).code < 300 {
 				return &a
@@ -770,13 +795,13 @@ func TestBreakingTheGlassIsOnTheLog(t *testing.T) {
 		a, err := sendWith(t.Context(), config, "merge", c.path, c.body)
 		require.NoError(t, err)
 		require.Equal(t, 200, a.code, a)
-		within(t, time.Minute, func() error {
+		within(t, 3*time.Minute, func() error {
 			log, err := os.ReadFile(cluster.AuditLog(0))
 			if err != nil {
 				return err
 			}
 			for line := range bytes.Lines(log) {
-				if !bytes.Contains(line, []byte(id)) {
+				if !bytes.Contains(line, []byte(id)) || !bytes.HasSuffix(line, []byte("\n")) { // another's, or it is being written
 					continue
 				}
 				require.Equal(t, c.said != "", bytes.Contains(line, []byte("/break-glass\":")), "%s", line)
@@ -835,7 +860,7 @@ func inForce(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // awaitInForce waits until a check finds policies in force, 1, or out of it, 0.
 func awaitInForce(t *testing.T, check *admission.Check, registry *prometheus.Registry, want float64, policies ...string) {
 	t.Helper()
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		check.Look(t.Context())
 		is := inForce(t, registry)
 		for _, policy := range policies {
@@ -872,7 +897,7 @@ func TestAPartDoesNotRunWhileAPolicyIsNotInForceUnlessItIsToldTo(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "accounts: an admission policy is not in force: mintlog-grants lets accounts change what it must not")
 	require.Contains(t, out, "--admission-policies=warn")
-	within(t, time.Minute, func() error {
+	within(t, 3*time.Minute, func() error {
 		log, err := os.ReadFile(warned.LogFile())
 		if err == nil && !bytes.Contains(log, []byte("going on without an admission policy")) {
 			err = fmt.Errorf("it has not warned yet: %s", log)
