@@ -106,6 +106,18 @@ func TestAReplayOutlivesAnArchiveThatFailsForAWhileAndNoQueryThatIsWrong(t *test
 	assert.EqualValues(t, 2, asked.Load())
 }
 
+func TestAReplayAsksALoginPageOnce(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "text/html")
+	}))
+	defer server.Close()
+	_, err := New(server.URL, nil).ReplayInto(t.Context(), Query{}, func(context.Context, []event.Event) error { return nil }, quietly)
+	require.ErrorContains(t, err, "answered 200 (text/html)")
+	assert.Equal(t, int32(1), asked.Load())
+}
+
 func TestWhatTheReplayOfARowOfAnotherPipelineBringsIsTheSameEvent(t *testing.T) {
 	t.Parallel()
 	v := startVictoriaLogs(t)
