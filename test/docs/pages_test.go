@@ -27,7 +27,7 @@ var (
 func quickstart(t *testing.T) {
 	t.Helper()
 	install.Do(func() {
-		follow(t, "docs/quickstart.md", openShell(t, environment(t, sandbox.ClusterAdmin)...), map[string]func(){
+		follow(t, "docs/quickstart.md", "tenant-demo", openShell(t, environment(t, sandbox.ClusterAdmin)...), map[string]func(){
 			"make build":             nil, // the Makefile's target, behind which the tests run
 			"kind ":                  nil, // the sandbox is the cluster, with kind.yaml's flags
 			"docker build":           nil,
@@ -44,6 +44,8 @@ func quickstart(t *testing.T) {
 		}
 		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantAcme, len(logins)))
 		require.NoError(t, cluster.AwaitAccounts(t.Context(), sandbox.TenantBeta, 4*len(logins)))
+		caughtUp(t, sandbox.TenantAcme)
+		caughtUp(t, sandbox.TenantBeta)
 		installed = true
 	})
 	require.True(t, installed, "the quickstart failed, and everything else stands on it")
@@ -88,7 +90,7 @@ func TestThePagesDoWhatTheyShow(t *testing.T) {
 			if page.person == sandbox.Jane {
 				layOrders(t)
 			}
-			follow(t, page.name, openShell(t, environment(t, page.person)...), page.inPlace)
+			follow(t, page.name, sandbox.TenantAcme, openShell(t, environment(t, page.person)...), page.inPlace)
 		})
 	}
 }

@@ -15,6 +15,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mintlog/mintlog/test/sandbox"
 )
 
 // A step is one command of a page's console block and the output that the page shows for it, or a block that is not run.
@@ -157,16 +160,31 @@ func (s *shell) run(command string) (string, int, error) {
 
 var (
 	// looking commands change nothing, and what they show comes a moment after what it comes of.
-	looking = regexp.MustCompile(`^\s*(kubectl credentials (list|history)|kubectl get|kubectl auth can-i|mintlog (who|gaps|enrolled|doctor))\b`)
-	long    = regexp.MustCompile(`[A-Za-z0-9]{32,}`)
+	looking = regexp.MustCompile(`^\s*(kubectl credentials (list|history|wait)|kubectl get|kubectl auth can-i|mintlog (who|gaps|enrolled|doctor))\b`)
+	// asking commands ask the mint server.
+	asking = regexp.MustCompile(`kubectl (credentials|get cred)|credentials\.cozystack\.io`)
+	long   = regexp.MustCompile(`[A-Za-z0-9]{32,}`)
 )
 
 // redacted has no password in it: nothing of 32 letters and digits.
 func redacted(text string) string { return long.ReplaceAllString(text, "…") }
 
-// follow does what a page, by its path from the top folder, says, as a reader would. For each block that cannot be run here inPlace has, by what the block
-// begins with, what is done instead, or nil.
-func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
+// caughtUp waits until the mint server, which reads from caches, knows all that a reader has done to the accounts of a
+// namespace before the next command, for he does not type that fast.
+func caughtUp(t *testing.T, namespace string) {
+	t.Helper()
+	secrets, err := cluster.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+	require.NoError(t, err)
+	var credentials []string
+	for _, secret := range secrets.Items {
+		credentials = append(credentials, strings.TrimSuffix(secret.Name, ".account"))
+	}
+	require.NoError(t, cluster.AwaitServed(t.Context(), namespace, credentials))
+}
+
+// follow does what a page, by its path from the top folder, says, as a reader would whose accounts are in a namespace.
+// For each block that cannot be run here inPlace has, by what the block begins with, what is done instead, or nil.
+func follow(t *testing.T, page, namespace string, s *shell, inPlace map[string]func()) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(cluster.Root(), page))
 	require.NoError(t, err)
@@ -188,6 +206,9 @@ func follow(t *testing.T, page string, s *shell, inPlace map[string]func()) {
 		}
 		ran++
 		command := comment.ReplaceAllString(step.command, "")
+		if asking.MatchString(command) {
+			caughtUp(t, namespace)
+		}
 		var complaint string
 		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 			printed, code, err := s.run(command)
