@@ -2,16 +2,22 @@ package stream
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mintlog/mintlog/test/natsserver"
+	"github.com/mintlog/mintlog/test/output"
 )
 
 // existing are the options of who creates nothing.
@@ -83,6 +89,21 @@ func TestWhoPublishesNeedsNoMoreThanToPublishAndToLookUpConsumers(t *testing.T) 
 	defer cancel()
 	_, err := publisher.js.Stream(ctx, streamNames[events])
 	assert.Error(t, err, "the publisher may more than it needs")
+}
+
+func TestWhatTheServerRefusesAgainAndAgainIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines output.Buffer
+		s := &Stream{log: slog.New(slog.NewTextHandler(&lines, nil))}
+		refused := fmt.Errorf("%w: %s", nats.ErrPermissionViolation, `Permissions Violation for Publish to "$JS.API.CONSUMER.INFO.A.b"`)
+		for range 150 {
+			s.complaint(&nats.Conn{}, refused)
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, 3, strings.Count(lines.String(), "stream connection"))
+		s.complaint(&nats.Conn{}, nats.ErrSlowConsumer)
+		assert.Equal(t, 4, strings.Count(lines.String(), "stream connection"))
+	})
 }
 
 func TestPublishingToAServerThatIsAwayFailsSoonAndClosingDoesNotWait(t *testing.T) {

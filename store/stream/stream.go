@@ -141,6 +141,9 @@ type Stream struct {
 	readyOn       atomic.Uint64 // the connection, counted from 1, on which ready found everything
 	leadersHidden atomic.Uint64 // the connection, counted from 1, on which leaderSince may not ask
 
+	complained   string // the connection's last complaint that was logged
+	complainedAt time.Time
+
 	use    sync.RWMutex // held for reading by what Close has to wait for
 	closed bool         // guarded by use
 	stop   context.CancelFunc
@@ -212,12 +215,7 @@ func (s *Stream) connect() error {
 			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { s.log.Info("connection to the stream is back") }),
-		nats.ErrorHandler(func(conn *nats.Conn, _ *nats.Subscription, err error) {
-			s.log.Warn("stream connection", "error", err)
-			if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "$JS.API.STREAM.INFO.") {
-				s.leadersHidden.Store(conn.Stats().Reconnects + 1)
-			}
-		}),
+		nats.ErrorHandler(func(conn *nats.Conn, _ *nats.Subscription, err error) { s.complaint(conn, err) }),
 	}
 	if s.options.URL == "" {
 		e, err := startEmbedded(s.options.Directory, s.options.MaxBytes+2*sideBytes+s.options.EvidenceBytes+gapsBytes, s.log)
@@ -241,6 +239,22 @@ func (s *Stream) connect() error {
 	}
 	s.conn = conn
 	return nil
+}
+
+// complaintInterval is how often the same complaint of a connection is logged.
+const complaintInterval = time.Minute
+
+// complaint takes what went wrong on the connection, one call after the other. A question that the server does not allow
+// is asked again and again, for no answer comes.
+func (s *Stream) complaint(conn *nats.Conn, err error) {
+	text := err.Error()
+	if text != s.complained || time.Since(s.complainedAt) >= complaintInterval {
+		s.complained, s.complainedAt = text, time.Now()
+		s.log.Warn("stream connection", "error", err)
+	}
+	if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(text, "$JS.API.STREAM.INFO.") {
+		s.leadersHidden.Store(conn.Stats().Reconnects + 1)
+	}
 }
 
 // ownInbox has answers come below the public key, so that a server can keep who has another from listening.
