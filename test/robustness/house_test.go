@@ -63,8 +63,8 @@ func open(t *testing.T) *house {
 	require.FileExists(t, binary, `run "make build"`)
 	address, err := process.FreeAddress()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
+	// The sandbox stops with its context, and a test's own ends before its cleanups run.
+	ctx := context.Background()
 	clients, serving := h.authority("webhook-clients"), h.authority("webhook-serving")
 	h.Sandbox, err = sandbox.Start(ctx, sandbox.Options{
 		Directory: filepath.Join(h.directory, "sandbox"), Apiservers: 1, AuditLogMaxMegabytes: 1, AuditLogMaxBackups: backups,
@@ -146,6 +146,7 @@ func (h *house) serveMint(ctx context.Context, binary string) {
 	_, err = h.LayRelease(ctx)
 	require.NoError(h.t, err)
 	require.NoError(h.t, h.LayAPI(ctx))
+	require.NoError(h.t, h.AwaitMint(ctx, sandbox.TenantAcme, []string{"postgres-orders.app"}))
 	h.jane, h.admin = h.client(sandbox.Jane), h.client(sandbox.ClusterAdmin)
 }
 
