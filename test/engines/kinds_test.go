@@ -66,6 +66,13 @@ func open(t *testing.T) *house {
 		accounts += k.accounts
 	}
 	require.NoError(t, s.AwaitAccounts(t.Context(), tenant, accounts))
+	made, err := s.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(tenant).List(t.Context(), metav1.ListOptions{LabelSelector: "credentials.cozystack.io/account=true"})
+	require.NoError(t, err)
+	var credentials []string
+	for _, secret := range made.Items {
+		credentials = append(credentials, strings.TrimSuffix(secret.Name, ".account"))
+	}
+	require.NoError(t, s.AwaitServed(t.Context(), tenant, credentials))
 	return h
 }
 

@@ -113,7 +113,7 @@ func (m *MariaDB) Login(ctx context.Context, username, password string) error {
 // query runs statements. They go in at standard input and the password through the environment.
 func (m *MariaDB) query(ctx context.Context, user, password, statements string) (string, error) {
 	client := exec.CommandContext(ctx, m.client, "--no-defaults", "--protocol=tcp", "--host="+host, "--port="+m.port,
-		"--user="+user, "--batch", "--skip-column-names", "--connect-timeout=10")
+		"--user="+user, "--batch", "--skip-column-names", "--connect-timeout=60")
 	client.Env = []string{"PATH=" + os.Getenv("PATH"), "MYSQL_PWD=" + password}
 	client.Stdin = strings.NewReader(statements)
 	var output, complaint strings.Builder

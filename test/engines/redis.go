@@ -99,7 +99,7 @@ func (r *Redis) Login(ctx context.Context, username, password string) error {
 
 // ask logs in and returns the answer to a command: a line, or the bytes of a string.
 func (r *Redis) ask(ctx context.Context, username, password string, command ...string) (string, error) {
-	connection, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", r.address)
+	connection, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", r.address)
 	if err != nil {
 		return "", err
 	}

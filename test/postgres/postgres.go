@@ -313,7 +313,7 @@ func (p *Postgres) Environment() []string { return p.environment(superuser, p.pa
 
 func (p *Postgres) environment(role, password string) []string {
 	return []string{
-		"LC_ALL=C", "PGCONNECT_TIMEOUT=10", "PGSSLMODE=disable",
+		"LC_ALL=C", "PGCONNECT_TIMEOUT=60", "PGSSLMODE=disable",
 		"PGHOST=" + host, "PGPORT=" + p.port, "PGDATABASE=" + database, "PGUSER=" + role, "PGPASSWORD=" + password,
 	}
 }
