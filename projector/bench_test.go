@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -198,6 +200,16 @@ func (a *applicant) grant() {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: sandbox.Namespace, Name: "projector"}},
 	}, metav1.CreateOptions{})
 	require.NoError(a.t, err)
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: projectorUser,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: "patch", Namespace: a.namespace, Resource: "secrets", Name: a.secretName(),
+		},
+	}}
+	require.Eventually(a.t, func() bool { // what comes before the authorizer knows may wait for a minute
+		answer, err := a.admin.AuthorizationV1().SubjectAccessReviews().Create(a.t.Context(), review, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed
+	}, patience, 10*time.Millisecond)
 }
 
 // operate writes an operation by the caller as the mint server does, and returns its event, which nobody has seen yet.
@@ -299,10 +311,34 @@ func (b *bench) drained() {
 	}, patience, 20*time.Millisecond)
 }
 
+// acknowledged waits until the stream knows that every event handed out has been dealt with.
+func (b *bench) acknowledged() {
+	b.t.Helper()
+	require.EventuallyWithT(b.t, func(c *assert.CollectT) {
+		_, consumers, err := b.stream.Inspect(b.t.Context())
+		assert.NoError(c, err)
+		for _, consumer := range consumers {
+			if consumer.Name == stream.ProjectorEvents {
+				assert.Zero(c, consumer.Unsettled)
+			}
+		}
+	}, patience, 20*time.Millisecond)
+}
+
 // taken waits until the loop has been handed so many events.
 func (b *bench) taken(events int) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool { return b.count("mintlog_projector_events_total") >= float64(events) }, patience, 10*time.Millisecond)
+}
+
+// warnings are what the loop warns of: on a slow machine the stream's server has warnings of its own.
+func (b *bench) warnings() (lines []string) {
+	for line := range strings.Lines(b.log.String()) {
+		if strings.Contains(line, "level=WARN") && strings.Contains(line, "namespace="+b.namespace) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 func (b *bench) count(name string, labels ...string) float64 {

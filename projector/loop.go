@@ -143,9 +143,9 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// receive puts a message in its account's hand, or deals with it at once.
+// receive puts a message in its account's hand, or deals with it at once. Then it counts.
 func (l *Loop) receive(lane *lane, m *stream.Message) {
-	l.metrics.events.WithLabelValues(string(lane.consumer)).Inc()
+	defer l.metrics.events.WithLabelValues(string(lane.consumer)).Inc()
 	reduced, ok := readable(m.Event)
 	if !ok {
 		l.ack(m)

@@ -3,6 +3,7 @@ package projector
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -67,7 +68,10 @@ func TestABurstOnOneAccountIsWrittenInAFewPatches(t *testing.T) {
 		want = append([]string{user}, want...)
 	}
 	b.publish(events...)
-	b.start()
+	together := make(chan struct{}) // no sooner is the account looked at
+	b.start(b.failing(func(*http.Request) (bool, bool) { <-together; return false, false }))
+	b.taken(len(events))
+	close(together)
 	a.eventually(want[:10]...)
 	b.drained()
 	assert.Less(t, b.count("mintlog_projector_patches_total"), 5.0)
@@ -114,6 +118,7 @@ func TestWhatIsDealtWithDoesNotComeAgain(t *testing.T) {
 	a.eventually("jane")
 	b.drained()
 	b.stopLoop()
+	b.acknowledged()
 	require.NoError(t, b.stream.Close())
 	b.openStream() // which asks again for all that nobody has acknowledged
 	b.start()

@@ -70,7 +70,7 @@ func TestAHistoryIsWrittenThoughTheEvidenceBucketIsFull(t *testing.T) {
 			filled++
 		}
 	}
-	b.start()
+	b.start(stopped(time.Now())) // within one minute
 	a := b.newAccount("postgres-orders.app")
 	b.publish(a.operate("jane"))
 	a.eventually("jane")
