@@ -23,7 +23,7 @@ type pace struct {
 }
 
 // lookInterval is how often it is looked whether a message is lost.
-const lookInterval = askInterval / 4
+const lookInterval = askInterval / 10
 
 // await waits for the answer to a message until it is lost: with a server that stopped, on its way, or because nobody
 // answers at all.

@@ -89,9 +89,9 @@ func TestAMessageIsGivenUpWhenOneIsStoredThatWasSentWellAfter(t *testing.T) {
 		})
 		return waited
 	}
-	assert.Equal(t, 2750*time.Millisecond, f(2600*time.Millisecond, jetstream.PubAck{}))
-	assert.Equal(t, 11*time.Second, f(900*time.Millisecond, jetstream.PubAck{}), "they may have been sent in the other order")
-	assert.Equal(t, 12750*time.Millisecond, f(2600*time.Millisecond, jetstream.PubAck{Duplicate: true}), "that is answered out of turn")
+	assert.Equal(t, 2700*time.Millisecond, f(2650*time.Millisecond, jetstream.PubAck{}))
+	assert.Equal(t, 10900*time.Millisecond, f(900*time.Millisecond, jetstream.PubAck{}), "they may have been sent in the other order")
+	assert.Equal(t, 12700*time.Millisecond, f(2650*time.Millisecond, jetstream.PubAck{Duplicate: true}), "that is answered out of turn")
 }
 
 func TestAMessageIsGivenUpWhenItsStreamsLeaderLeadsOnlySince(t *testing.T) {
@@ -121,10 +121,10 @@ func TestAMessageIsGivenUpWhenItsStreamsLeaderLeadsOnlySince(t *testing.T) {
 		return waited, asked
 	}
 	waited, asked := f(200 * time.Millisecond)
-	assert.Equal(t, 1250*time.Millisecond, waited)
+	assert.Equal(t, 1100*time.Millisecond, waited)
 	assert.Equal(t, 1, asked)
 	waited, asked = f(4500 * time.Millisecond)
-	assert.Equal(t, 5250*time.Millisecond, waited)
+	assert.Equal(t, 5100*time.Millisecond, waited)
 	assert.Equal(t, 5, asked)
 	waited, _ = f(-time.Minute)
 	assert.Equal(t, requestTimeout, waited)
@@ -136,14 +136,14 @@ func TestNoMessageWaitsForWhatNobodySaysOfTheLeader(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first, answered := sentNow()
 		second, _ := sentNow()
-		time.AfterFunc(1100*time.Millisecond, func() { answered.ok <- &jetstream.PubAck{} })
-		time.AfterFunc(1200*time.Millisecond, cancel)
+		time.AfterFunc(1110*time.Millisecond, func() { answered.ok <- &jetstream.PubAck{} })
+		time.AfterFunc(1220*time.Millisecond, cancel)
 		_, err := p.await(ctx, first)
 		require.NoError(t, err)
-		assert.Equal(t, 1100*time.Millisecond, time.Since(first.sent))
+		assert.Equal(t, 1110*time.Millisecond, time.Since(first.sent))
 		_, err = p.await(ctx, second)
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, 1200*time.Millisecond, time.Since(second.sent))
+		assert.Equal(t, 1220*time.Millisecond, time.Since(second.sent))
 	})
 }
 

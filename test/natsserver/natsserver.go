@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,7 +82,8 @@ func Run(t testing.TB, options *server.Options) *server.Server {
 	return s
 }
 
-// Cluster starts three servers in the test's process that form one, as Run does. Change may change each one's options.
+// Cluster starts three servers in the test's process, as Run does, and waits until they can keep streams together. Change
+// may change the options of each.
 func Cluster(t testing.TB, change func(*server.Options)) []*server.Server {
 	t.Helper()
 	options := make([]*server.Options, 3)
@@ -99,5 +101,9 @@ func Cluster(t testing.TB, change func(*server.Options)) []*server.Server {
 		change(o)
 		servers = append(servers, Run(t, o))
 	}
+	leads := func(s *server.Server) bool {
+		return s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(servers)
+	}
+	require.Eventually(t, func() bool { return slices.ContainsFunc(servers, leads) }, 2*time.Minute, 20*time.Millisecond, "no leader knows all")
 	return servers
 }
