@@ -139,6 +139,18 @@ func (h *House) startMints(ctx context.Context) error {
 	return err
 }
 
+// mintServers are the addresses of the mint servers, each of which has caches of its own.
+func (h *House) mintServers() []string {
+	if h.mints == nil {
+		return []string{h.MintAddress()}
+	}
+	var all []string
+	for _, one := range h.mints.backends {
+		all = append(all, one.address)
+	}
+	return all
+}
+
 // start starts a part.
 func (h *House) start(ctx context.Context, name string, ready func(context.Context) error, arguments ...string) error {
 	if _, err := os.Stat(h.Binary()); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -127,48 +128,78 @@ func (h *House) awaitSuccessor(t *testing.T, former string) string {
 	return identity
 }
 
-// atWork is the replica that is at work: the one whose log said so last. One that lost its lease has ended, and is
-// started again before, as the kubelet does.
-func (h *House) atWork(t *testing.T) *process.Process {
-	t.Helper()
+// keepRunning starts a replica of the accounts role again that has ended, as the kubelet does: one that lost its lease.
+func (h *House) keepRunning(ctx context.Context) error {
+	for i := range 2 {
+		if replica := h.Part(fmt.Sprintf("accounts-%d", i)); !replica.Running() {
+			if err := replica.Restart(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// atWork is the replica that is at work: the one whose log said so last.
+func (h *House) atWork(ctx context.Context) (*process.Process, error) {
+	if err := h.keepRunning(ctx); err != nil {
+		return nil, err
+	}
 	var working *process.Process
 	last := ""
 	for i := range 2 {
 		replica := h.Part(fmt.Sprintf("accounts-%d", i))
-		if !replica.Running() {
-			require.NoError(t, replica.Restart(t.Context()))
-		}
 		text, err := os.ReadFile(replica.LogFile())
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 		for line := range strings.Lines(string(text)) {
 			if strings.Contains(line, "this replica is at work") && line > last {
 				working, last = replica, line
 			}
 		}
 	}
-	require.NotNil(t, working)
-	return working
+	if working == nil {
+		return nil, errors.New("no replica says that it is at work")
+	}
+	return working, nil
+}
+
+// leader is the replica that holds the lease and says that it is at work, with its identity.
+func (h *House) leader(t *testing.T) (working *process.Process, identity string) {
+	t.Helper()
+	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
+		before, err := h.holder(ctx)
+		if err != nil {
+			return errors.Join(err, h.keepRunning(ctx))
+		}
+		if working, err = h.atWork(ctx); err != nil {
+			return err
+		}
+		identity, err = h.holder(ctx)
+		if err == nil && identity != before {
+			err = errors.New("the lease has just changed hands")
+		}
+		return err
+	}))
+	return working, identity
 }
 
 func (h *House) elections(t *testing.T) {
-	first := h.awaitSuccessor(t, "")
-	working := h.atWork(t)
-
+	working, first := h.leader(t)
 	require.NoError(t, working.Stop())
-	second := h.awaitSuccessor(t, first)
+	h.awaitSuccessor(t, first)
 	require.NoError(t, working.Restart(t.Context()))
-	_, err := h.Application(t.Context(), "after-a-stop", 1)
-	require.NoError(t, err)
+	h.served(t, "after-a-stop")
 
-	working = h.atWork(t)
+	working, second := h.leader(t)
 	working.Kill()
-	third := h.awaitSuccessor(t, second)
+	h.awaitSuccessor(t, second)
 	require.NoError(t, working.Restart(t.Context()))
-	_, err = h.Application(t.Context(), "after-a-kill", 1)
-	require.NoError(t, err)
+	h.served(t, "after-a-kill")
 
 	// One that is frozen until another is at work notices, writes nothing more and ends.
-	working = h.atWork(t)
+	working, third := h.leader(t)
 	require.NoError(t, syscall.Kill(working.PID(), syscall.SIGSTOP))
 	h.awaitSuccessor(t, third)
 	require.NoError(t, syscall.Kill(working.PID(), syscall.SIGCONT))
@@ -182,9 +213,28 @@ func (h *House) elections(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "the lease is lost")
 	require.NoError(t, working.Restart(t.Context()))
-	_, err = h.Application(t.Context(), "after-a-freeze", 1)
-	require.NoError(t, err)
-	now, err := h.holder(t.Context())
-	require.NoError(t, err)
+	h.served(t, "after-a-freeze")
+	_, now := h.leader(t)
 	require.NotEqual(t, third, now)
+}
+
+// served wants whoever is at work to seed a new application. A replica that lost its lease, on a machine that is too busy
+// to renew it, is started again meanwhile.
+func (h *House) served(t *testing.T, application string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var kubelet sync.WaitGroup
+	kubelet.Go(func() {
+		for ctx.Err() == nil {
+			_ = h.keepRunning(ctx) // what fails is tried again
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	_, err := h.Application(ctx, application, 1)
+	cancel()
+	kubelet.Wait()
+	require.NoError(t, err)
 }

@@ -166,8 +166,14 @@ func (n *NATS) AwaitReplicas(ctx context.Context, stream string) error {
 
 // DeleteStream deletes a stream, as somebody with too many rights would.
 func (n *NATS) DeleteStream(ctx context.Context, stream string) error {
-	return n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
-		return js.DeleteStream(ctx, stream)
+	return eventually(ctx, patience, func(ctx context.Context) error {
+		return n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
+			err := js.DeleteStream(ctx, stream)
+			if errors.Is(err, jetstream.ErrStreamNotFound) { // an answer before was lost
+				return nil
+			}
+			return err
+		})
 	})
 }
 

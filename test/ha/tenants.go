@@ -89,7 +89,8 @@ func (h *House) Credential(ctx context.Context, client *http.Client, credential 
 	return &c, json.Unmarshal(body, &c)
 }
 
-// Application lays an application of the kind Postgres in tenant-acme and waits for its accounts.
+// Application lays an application of the kind Postgres in tenant-acme and waits until each mint server would mint its
+// accounts.
 func (h *House) Application(ctx context.Context, name string, accounts int) ([]string, error) {
 	users, credentials := map[string]any{}, make([]string, accounts)
 	for i := range accounts {
@@ -99,19 +100,7 @@ func (h *House) Application(ctx context.Context, name string, accounts int) ([]s
 	if _, err := h.InstallRelease(ctx, sandbox.TenantAcme, "Postgres", name, map[string]any{"users": users}); err != nil {
 		return nil, err
 	}
-	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
-	if err != nil {
-		return nil, err
-	}
-	for _, credential := range credentials {
-		if err := eventually(ctx, patience, func(ctx context.Context) error {
-			_, err := h.Credential(ctx, client, credential)
-			return err
-		}); err != nil {
-			return nil, fmt.Errorf("waiting for the account %s: %w", credential, err)
-		}
-	}
-	return credentials, nil
+	return credentials, h.AwaitServed(ctx, sandbox.TenantAcme, credentials, h.mintServers()...)
 }
 
 // AwaitAttributed waits until the view says who asked for an entry.
