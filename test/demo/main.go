@@ -105,7 +105,12 @@ func (s *story) notIssued(ctx context.Context) error {
 			err = errors.New("the two accounts are not there")
 		}
 		return err
-	}, func() error { return s.show(ctx, sandbox.Jane, "credentials", "list", "-n", sandbox.TenantAcme) })
+	}, func() error {
+		if err := s.sandbox.AwaitServed(ctx, sandbox.TenantAcme, []string{credential}); err != nil {
+			return err
+		}
+		return s.show(ctx, sandbox.Jane, "credentials", "list", "-n", sandbox.TenantAcme)
+	})
 }
 
 func (s *story) janeMints(ctx context.Context) error {

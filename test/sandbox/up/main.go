@@ -135,7 +135,7 @@ func (h home) lay(ctx context.Context, s *sandbox.Sandbox) error {
 	if _, err := s.LayRelease(ctx); err != nil {
 		return err
 	}
-	if err := s.AwaitAccounts(ctx, sandbox.TenantAcme, 2); err != nil {
+	if err := s.AwaitServed(ctx, sandbox.TenantAcme, []string{"postgres-orders.app", "postgres-orders.report-reader"}); err != nil {
 		return err
 	}
 	variables := [][2]string{
