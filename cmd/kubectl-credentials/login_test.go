@@ -26,6 +26,7 @@ import (
 	"github.com/mintlog/mintlog/mint/format"
 	"github.com/mintlog/mintlog/test/engines"
 	"github.com/mintlog/mintlog/test/postgres"
+	"github.com/mintlog/mintlog/test/sandbox/process"
 )
 
 // The engines of these tests are started once, at their first use, and end with the tests.
@@ -211,10 +212,9 @@ func TestAWrongPasswordARefusedConnectionAndTLSAreToldApart(t *testing.T) {
 
 // closed is an address at which nobody listens.
 func closed(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := process.FreeAddress()
 	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
+	return address
 }
 
 // An engine that asks for the password in clear text could be anybody, and one that lets everybody in says nothing of the

@@ -453,7 +453,7 @@ func (fullDisk) Write([]byte) (int, error) {
 func TestATimeoutOfTheClientIsAnUnknownOutcome(t *testing.T) {
 	s := newServer(t)
 	s.answers["POST "+app+"/mint"] = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
-	r := s.command(t, "mint", "postgres-orders.app", "--request-timeout=50ms")
+	r := s.command(t, "mint", "postgres-orders.app", "--request-timeout=2s")
 	assert.Equal(t, exitLater, r.code)
 	assert.Contains(t, r.err, "may have been changed all the same")
 }

@@ -74,9 +74,11 @@ func TestOnARealTerminalAPasswordIsShownBetweenTwoKeysOnTheAlternateScreen(t *te
 	p.awaits(t, "[y/N] ")
 	p.press(t, "y\n")
 	p.awaits(t, "Press any key to make it")
+	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	assert.Empty(t, s.mints(), "a key is awaited before anything is changed")
 	p.press(t, "q")
 	p.awaits(t, "Press any key to clear it.")
+	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	assert.Contains(t, p.shown.String(), enterAlternate+made+"\r\n")
 	p.press(t, "\x1b[A") // an arrow is one key
 	assert.Equal(t, exitOK, <-code)
@@ -120,7 +122,7 @@ func TestARealTerminalThatIsDumbGetsNoEscapesAndSaysThatItCannotBeCleared(t *tes
 
 func TestThePasswordToWaitWithIsNotEchoed(t *testing.T) {
 	p, s := openPTY(t, 80), holding(t, "Minted")
-	code := p.sitting(t, s, nil, "wait", "postgres-orders.app", "--for=login", "--address=127.0.0.1:1", "--timeout=100ms", "--tls=disable")
+	code := p.sitting(t, s, nil, "wait", "postgres-orders.app", "--for=login", "--address=127.0.0.1:1", "--timeout=2s", "--tls=disable")
 	p.awaits(t, "Password: ")
 	require.Eventually(t, func() bool { return isRaw(t, p.terminal) }, time.Minute, 5*time.Millisecond)
 	p.press(t, "hunter-two\n")

@@ -58,12 +58,10 @@ certificate that is not trusted, ends the waiting at once. Nothing but a login i
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), w.timeout)
-			defer cancel()
 			if w.until == "login" {
-				return w.login(ctx, client, c.terminal, credentialName(args[0]))
+				return w.login(cmd.Context(), client, c.terminal, credentialName(args[0]))
 			}
-			return w.attributed(ctx, client, c.terminal, credentialName(args[0]))
+			return w.attributed(cmd.Context(), client, c.terminal, credentialName(args[0]))
 		},
 	}
 	flags := cmd.Flags()
@@ -126,6 +124,8 @@ func pauses() func(context.Context) bool {
 }
 
 func (w *waiting) attributed(ctx context.Context, c *client, t terminal, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
 	a := call{namespace: c.namespace, credential: name}
 	report, pause := &reporter{terminal: t}, pauses()
 	var lacking string
@@ -152,6 +152,9 @@ func (w *waiting) attributed(ctx context.Context, c *client, t terminal, name st
 			report.tell(lacking)
 		}
 		if !pause(ctx) {
+			if report.said != "" {
+				lacking = report.said // the last look may have been cut off
+			}
 			return w.late(ctx, "See "+a.history(), lacking)
 		}
 	}
@@ -208,6 +211,8 @@ func (w *waiting) login(ctx context.Context, c *client, t terminal, name string)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, w.timeout) // of which whoever types takes nothing
+	defer cancel()
 	text, err := c.get(ctx, name)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func TestAWaitForAnAttributionTellsWhyItWasInVain(t *testing.T) {
 		t.Helper()
 		s := newServer(t)
 		s.answers["GET "+app] = answer
-		r := s.command(t, append([]string{"wait", "postgres-orders.app", "--for=attributed", "--timeout=50ms"}, args...)...)
+		r := s.command(t, append([]string{"wait", "postgres-orders.app", "--for=attributed", "--timeout=2s"}, args...)...)
 		assert.Equal(t, code, r.code, r.err)
 		assert.Empty(t, r.out)
 		assert.Contains(t, r.err, want)
