@@ -177,7 +177,7 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 			require.NoError(t, m.NakWithDelay(0))
 		}
 		return len(handed) == 30
-	}, time.Minute, 10*time.Millisecond)
+	}, 3*time.Minute, 10*time.Millisecond)
 
 	var sources sync.WaitGroup
 	sources.Go(func() { write(lines) })
@@ -203,7 +203,7 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 			require.NoError(t, m.Ack())
 		}
 		return len(first) == count
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 3*time.Minute, 10*time.Millisecond)
 	require.Equal(t, want, keys(first))
 	came := map[string]int{}
 	for _, source := range first {
@@ -221,7 +221,7 @@ func TestTheSameEventThroughFilesWebhookAndReplayAtOnceIsOneAndSaysWhichSourceCa
 			}
 			assert.Equal(t, []map[string]string{{"ids": fmt.Sprint(events), "rows": fmt.Sprint(events)}}, shown, source)
 		}
-	}, time.Minute, 200*time.Millisecond)
+	}, 3*time.Minute, 200*time.Millisecond)
 	shown := map[string]bool{}
 	require.NoError(t, archived.Query(t.Context(), archive.Query{}, func(e event.Event) error {
 		require.False(t, shown[e.Identity()])

@@ -166,7 +166,7 @@ func TestWhatAReplayBringsFromAnotherPipelinesRowsIsNotInsertedAgain(t *testing.
 func TestEventsWaitWhileVictoriaLogsIsDownAndItsCrashLosesNone(t *testing.T) {
 	t.Parallel()
 	v, s := startVictoriaLogs(t), openStream(t, t.TempDir())
-	a, _ := startArchiver(t, ArchiverOptions{Archive: New(v.URL, nil), Stream: s, Settle: defaultSettle + 3*time.Second})
+	a, _ := startArchiver(t, ArchiverOptions{Archive: New(v.URL, nil), Stream: s, Settle: defaultSettle + 9*time.Second})
 	list := mints(0, 400)
 	require.NoError(t, s.Publish(t.Context(), list[:200]))
 	require.Eventually(t, func() bool {
