@@ -16,7 +16,7 @@ type pace struct {
 
 	mu           sync.Mutex
 	acknowledged time.Time // when the stream last acknowledged something
-	reached      time.Time // when the newest message that it has stored was sent
+	reached      time.Time // when the newest message that it has stored was sent, or a little before
 	asking       bool      // for the leader
 	asked        time.Time // when that ended last
 	led          time.Time // what leaderSince said
@@ -62,7 +62,7 @@ func (p *pace) note(m *message, ack *jetstream.PubAck) *jetstream.PubAck {
 	defer p.mu.Unlock()
 	p.acknowledged = time.Now()
 	if !ack.Duplicate {
-		p.reached = later(p.reached, m.sent)
+		p.reached = later(p.reached, m.began)
 	}
 	return ack
 }

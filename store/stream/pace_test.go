@@ -25,7 +25,7 @@ func (a *answer) Msg() *nats.Msg               { return nil }
 
 func sentNow() (*message, *answer) {
 	a := &answer{make(chan *jetstream.PubAck, 1), make(chan error, 1)}
-	return &message{sent: time.Now(), ack: a}, a
+	return &message{began: time.Now(), sent: time.Now(), ack: a}, a
 }
 
 // neverLed is the pace of a stream of whose leader nobody says anything.
@@ -92,6 +92,22 @@ func TestAMessageIsGivenUpWhenOneIsStoredThatWasSentWellAfter(t *testing.T) {
 	assert.Equal(t, 2700*time.Millisecond, f(2650*time.Millisecond, jetstream.PubAck{}))
 	assert.Equal(t, 10900*time.Millisecond, f(900*time.Millisecond, jetstream.PubAck{}), "they may have been sent in the other order")
 	assert.Equal(t, 12700*time.Millisecond, f(2650*time.Millisecond, jetstream.PubAck{Duplicate: true}), "that is answered out of turn")
+}
+
+func TestAMessageThatHadToWaitToBeSentOvertakesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := neverLed()
+		first, answered := sentNow()
+		waited, itsAnswer := sentNow()
+		waited.sent = waited.began.Add(5 * time.Second)
+		time.Sleep(5 * time.Second)
+		itsAnswer.ok <- &jetstream.PubAck{}
+		_, err := p.await(t.Context(), waited)
+		require.NoError(t, err)
+		time.AfterFunc(time.Second, func() { answered.ok <- &jetstream.PubAck{} })
+		_, err = p.await(t.Context(), first)
+		require.NoError(t, err)
+	})
 }
 
 func TestAMessageIsGivenUpWhenItsStreamsLeaderLeadsOnlySince(t *testing.T) {

@@ -98,10 +98,10 @@ func (s *Stream) sendAll(ctx context.Context, list []event.Event) error {
 
 // A message is an event that is sent.
 type message struct {
-	identity   string
-	connection uint64 // before it was sent
-	sent       time.Time
-	ack        jetstream.PubAckFuture
+	identity    string
+	connection  uint64    // before it was sent
+	began, sent time.Time // sending; with too many on their way a message has to wait in between
+	ack         jetstream.PubAckFuture
 }
 
 // send publishes the events of one stream, which stand at these places of the list, with at most window of them
@@ -149,7 +149,7 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	if err != nil {
 		return message{}, fmt.Errorf("encode event %d: %w", index, err)
 	}
-	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects}, subject(e)
+	m, subject := message{identity: e.Identity(), connection: s.conn.Stats().Reconnects, began: time.Now()}, subject(e)
 	if size, limit := int64(len(payload)+len(subject)), s.conn.MaxPayload()-headerRoom; size > limit {
 		s.metrics.tooLarge.Inc()
 		return message{}, &TooLargeError{Index: index, Identity: m.identity, Size: size, Limit: limit}
@@ -160,7 +160,7 @@ func (s *Stream) start(k kind, list []event.Event, index int) (message, error) {
 	if err != nil {
 		return message{}, s.settle(k, m.identity, err)
 	}
-	m.sent = time.Now() // not before: with too many on their way it had to wait
+	m.sent = time.Now()
 	return m, nil
 }
 
