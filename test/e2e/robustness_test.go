@@ -188,7 +188,7 @@ func (h *splitHouse) rebuildFromArchive(t *testing.T, credentials []string) {
 	for _, credential := range credentials {
 		patchSecret(t, h.house, credential, map[string]any{"metadata": map[string]any{"annotations": map[string]any{history.Annotation: nil}}})
 	}
-	state := filepath.Join(t.TempDir(), "rebuilt")
+	state := filepath.Join(h.Directory(), "rebuilt") // with the servers, for they write to it until they end
 	replay, err := h.Run(t.Context(), "replay", h.Binary(), "replay", "--state="+state, "--victorialogs="+h.VictoriaLogsURL(), "--since=1h")
 	require.NoError(t, err)
 	<-replay.Exited()
