@@ -2,7 +2,6 @@ package ha
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
@@ -163,43 +160,6 @@ func (r *run) goesOn(t *testing.T, while string) {
 	from := r.count()
 	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error { return r.missing(from, from+20) }), while)
 	t.Logf("%s: publishing went on within %s, consuming within %s", while, published.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond))
-}
-
-// What is published to a leader that stops is never answered: ingest gives it up when the stream has a leader that leads
-// only since. Servers say so from 2.12 on.
-func TestAStreamsLeaderSaysSinceWhenItLeads(t *testing.T) {
-	t.Parallel()
-	n := startNATS(t)
-	openStream(t, n)
-	leader, err := n.Leader(t.Context(), eventsStream)
-	require.NoError(t, err)
-	var before *jetstream.StreamInfo
-	look := func(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-		err = n.ask(ctx, func(ctx context.Context, _ *nats.Conn, js jetstream.JetStream) error {
-			s, err := js.Stream(ctx, eventsStream)
-			if err == nil && s.CachedInfo().Cluster.LeaderSince == nil {
-				err = errors.New("it does not say since when it leads")
-			}
-			if err == nil {
-				info = s.CachedInfo()
-			}
-			return err
-		})
-		return info, err
-	}
-	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
-		before, err = look(ctx)
-		return err
-	}))
-	assert.False(t, before.Cluster.LeaderSince.After(before.TimeStamp))
-	require.NoError(t, n.Server(leader).Stop())
-	require.NoError(t, eventually(t.Context(), patience, func(ctx context.Context) error {
-		after, err := look(ctx)
-		if err == nil && !after.Cluster.LeaderSince.After(before.TimeStamp) {
-			err = fmt.Errorf("%s leads since %s", after.Cluster.Leader, after.Cluster.LeaderSince)
-		}
-		return err
-	}))
 }
 
 func TestNothingIsLostWhenAServerOfTheClusterDiesAndAllResumes(t *testing.T) {
