@@ -220,7 +220,7 @@ func (h *House) elections(t *testing.T) {
 
 // served wants whoever is at work to seed a new application. A replica that lost its lease, on a machine that is too busy
 // to renew it, is started again meanwhile.
-func (h *House) served(t *testing.T, application string) {
+func (h *House) served(t *testing.T, application string) (credential string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var kubelet sync.WaitGroup
@@ -233,8 +233,9 @@ func (h *House) served(t *testing.T, application string) {
 			}
 		}
 	})
-	_, err := h.Application(ctx, application, 1)
+	credentials, err := h.Application(ctx, application, 1)
 	cancel()
 	kubelet.Wait()
 	require.NoError(t, err)
+	return credentials[0]
 }

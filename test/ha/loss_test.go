@@ -26,9 +26,7 @@ import (
 func (h *House) losses(t *testing.T) {
 	client, err := rest.HTTPClientFor(h.Config(sandbox.Jane))
 	require.NoError(t, err)
-	credentials, err := h.Application(t.Context(), "lost", 1)
-	require.NoError(t, err)
-	credential := credentials[0]
+	credential := h.served(t, "lost")
 	mint := func() string {
 		id, _, err := h.Mint(t.Context(), client, credential)
 		require.NoError(t, err)
@@ -44,7 +42,7 @@ func (h *House) losses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, eventually(t.Context(), patience, func(context.Context) error { return h.alarmed(eventsStream) }))
 	h.restart(t, "project-0", "project-1")
-	require.NoError(t, h.AwaitShown(t.Context(), sandbox.TenantAcme, credentials, h.mintServers()...))
+	require.NoError(t, h.AwaitShown(t.Context(), sandbox.TenantAcme, []string{credential}, h.mintServers()...))
 	c, err := view()
 	require.NoError(t, err)
 	require.Equal(t, first, c.Status.History[0].ID)
