@@ -59,26 +59,24 @@ func (s *Stream) RecordGap(ctx context.Context, g gap.Gap) error {
 	if g, err = gap.Parse(encoded); err != nil {
 		return fmt.Errorf("record a gap: %w", err)
 	}
-	known := false
+	isNew := false // once it was not there, what is there later may be our own write, whose answer was lost
 	err = s.changeGaps(ctx, func(list []gap.Gap) ([]gap.Gap, error) {
-		known = false
 		for i := range list {
 			if list[i].Identity() == g.Identity() {
-				known = true
 				list[i] = list[i].FoundAgain(g)
 				return list, nil
 			}
 			if list[i].Covers(g) {
-				known = true
 				return list, nil
 			}
 		}
+		isNew = true
 		return append(list, g), nil
 	})
 	if err != nil {
 		return fmt.Errorf("record a gap of %s: %w", g.Source, err)
 	}
-	if !known {
+	if isNew {
 		s.metrics.gapsFound.Inc()
 		bounds := []any{"source", g.Source, "reason", g.Reason, "until", g.End()}
 		if !g.From.IsZero() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,28 @@ func gapsOf(t testing.TB, s *Stream) []gap.Gap {
 	list, err := s.Gaps(t.Context())
 	require.NoError(t, err)
 	return list
+}
+
+// deaf is a bucket that hears no answer to its first write, puts it again, and is refused: it is there.
+type deaf struct{ jetstream.KeyValue }
+
+func (d deaf) Create(ctx context.Context, key string, value []byte, options ...jetstream.KVCreateOpt) (uint64, error) {
+	if _, err := d.KeyValue.Create(ctx, key, value, options...); err != nil {
+		return 0, err
+	}
+	return 0, jetstream.ErrKeyExists
+}
+
+func TestAGapIsReportedOnceThoughTheAnswerToItsWriteWasLost(t *testing.T) {
+	t.Parallel()
+	s := open(t, testOptions(t))
+	assert.Empty(t, gapsOf(t, s)) // the bucket is looked up
+	s.gaps.known.Store(&keyValue{deaf{s.gaps.known.Load().KeyValue}})
+	for range 2 {
+		require.NoError(t, s.RecordGap(t.Context(), lost(0)))
+		assert.Equal(t, []gap.Gap{lost(0)}, gapsOf(t, s))
+		assert.Equal(t, 1.0, testutil.ToFloat64(s.metrics.gapsFound))
+	}
 }
 
 func TestGapsAreRecordedOnceAndSurviveARestart(t *testing.T) {
