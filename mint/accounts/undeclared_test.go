@@ -41,6 +41,16 @@ func stopped(t *testing.T) (*accounts.Accounts, *cluster.Cluster) {
 	return a, caches
 }
 
+// known is an application of a kind and the kind's definition, as the caches have them.
+func known(t *testing.T, caches *cluster.Cluster, namespace, kind string) (*cluster.Release, *cluster.Definition) {
+	t.Helper()
+	release, ok := caches.Release(namespace, strings.ToLower(kind)+"-orders")
+	require.True(t, ok)
+	served, ok := caches.Definition(kind)
+	require.True(t, ok)
+	return release, served
+}
+
 // minted is an account Secret of an application as a mint creates it, of an account that is declared nowhere yet.
 func minted(t *testing.T, release *cluster.Release, block definition.Block) *corev1.Secret {
 	t.Helper()
@@ -55,10 +65,7 @@ func TestACacheThatIsBehindDeletesNoAccountThatWasJustAddedAndMinted(t *testing.
 	define(t, "Behind", users)
 	install(t, ns, "Behind", "app")
 	a, caches := stopped(t)
-	stale, ok := caches.Release(ns, "behind-orders")
-	require.True(t, ok)
-	served, ok := caches.Definition("Behind")
-	require.True(t, ok)
+	stale, served := known(t, caches, ns, "Behind")
 	install(t, ns, "Behind", "app", "new")
 	fresh := minted(t, stale, served.Block)
 	require.NoError(t, a.RemoveUndeclared(t.Context(), stale, served.Block, fresh))
@@ -83,10 +90,7 @@ func TestAnApplicationOrDefinitionThatHasChangedItsKindDeletesNothing(t *testing
 	define(t, "Kind", users)
 	install(t, ns, "Kind", "app")
 	a, caches := stopped(t)
-	stale, ok := caches.Release(ns, "kind-orders")
-	require.True(t, ok)
-	served, ok := caches.Definition("Kind")
-	require.True(t, ok)
+	stale, served := known(t, caches, ns, "Kind")
 	undeclared := minted(t, stale, served.Block)
 	relabel := func(kind string) {
 		patchRelease(t, ns, "kind-orders", `[{"op":"replace","path":"/metadata/labels/apps.cozystack.io~1application.kind","value":"`+kind+`"}]`)

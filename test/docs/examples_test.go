@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mintlog/mintlog/mint/api/v1alpha1"
-	"github.com/mintlog/mintlog/store/ledger"
 	"github.com/mintlog/mintlog/test/sandbox"
 )
 
@@ -114,21 +113,15 @@ func container(t *testing.T, account string, c corev1.Container, more ...string)
 	return h
 }
 
-// credential is one of tenant-beta as olga sees it, once its view, which is read from a cache, has its ledger's newest
-// entry.
+// credential is one of tenant-beta as olga sees it, once its view has its ledger's newest entry.
 func credential(t *testing.T, name string) v1alpha1.Credential {
 	t.Helper()
-	secret, err := cluster.Kubernetes(sandbox.ClusterAdmin, 0).CoreV1().Secrets(beta).Get(t.Context(), name+".account", metav1.GetOptions{})
-	require.NoError(t, err)
-	book, err := ledger.Parse(secret.Annotations[ledger.Annotation])
+	require.NoError(t, cluster.AwaitShown(t.Context(), beta, []string{name}))
+	text, err := cluster.Kubernetes(sandbox.Olga, 0).CoreV1().RESTClient().Get().
+		AbsPath("/apis/credentials.cozystack.io/v1alpha1/namespaces", beta, "credentials", name).DoRaw(t.Context())
 	require.NoError(t, err)
 	var c v1alpha1.Credential
-	require.Eventually(t, func() bool {
-		text, err := cluster.Kubernetes(sandbox.Olga, 0).CoreV1().RESTClient().Get().
-			AbsPath("/apis/credentials.cozystack.io/v1alpha1/namespaces", beta, "credentials", name).DoRaw(t.Context())
-		c = v1alpha1.Credential{}
-		return err == nil && json.Unmarshal(text, &c) == nil && len(c.Status.History) > 0 && c.Status.History[0].ID == book.Newest().ID
-	}, 2*time.Minute, 20*time.Millisecond, "the view of %s has no entry %s", name, book.Newest().ID)
+	require.NoError(t, json.Unmarshal(text, &c))
 	return c
 }
 
